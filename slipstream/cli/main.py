@@ -1,0 +1,45 @@
+"""The entry point `slipstream`: registers the commands and maps failures to exit codes (2 usage, 1 failed run, 130 stopped)."""
+
+import sys
+
+import typer
+
+from slipstream import __version__
+from slipstream.cli.bench import bench_command
+from slipstream.cli.import_gguf import import_gguf_command
+from slipstream.cli.report import report_command
+from slipstream.cli.train import train_command
+from slipstream.core.errors import SlipstreamError
+
+app = typer.Typer(
+    name="slipstream",
+    help="Asynchronous reinforcement learning of language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("train")(train_command)
+app.command("report")(report_command)
+app.command("import-gguf")(import_gguf_command)
+app.command("bench")(bench_command)
+
+
+@app.callback(invoke_without_command=True)
+def _options(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; never shows a traceback for a failure that has a cause."""
+    try:
+        app()
+    except SlipstreamError as error:
+        print(f"slipstream: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""`slipstream train`: the main job."""
+
+import json
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slipstream.config.load import load_config
+from slipstream.core.errors import UsageError
+
+
+def train_command(
+    recipe: Annotated[str | None, typer.Argument(help="A built-in recipe (quickstart, arithmetic, sums, gsm8k) or a TOML file.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a setting: section.field=value. Repeatable.")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Directory of the run; default runs/RECIPE-DATE-TIME.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run-dir from its last checkpoint.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on standard error.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on standard output.")] = False,
+) -> None:
+    """Train a policy by asynchronous reinforcement learning.
+
+    Example: slipstream train quickstart --set mode.kind=sync --set mode.eta=0
+    """
+    if resume and run_dir is None:
+        raise UsageError("--resume needs --run-dir DIR: the directory of the run to go on with")
+    if resume and set_:
+        raise UsageError(f"--set {set_[0]} cannot be combined with --resume: a run keeps the configuration in its run.toml")
+    if recipe is None and not resume:
+        raise UsageError("no recipe given; try: slipstream train quickstart")
+    config = load_config(recipe or "quickstart", set_ or []) if not resume else None
+    _run(config, run_dir or _new_directory(recipe or "run"), resume, quiet, as_json)
+
+
+def _run(config, run_dir: Path, resume: bool, quiet: bool, as_json: bool) -> None:
+    # jax starts here, after everything that can be refused without it
+    from slipstream.runtime.stop import StopFlag, installed
+    from slipstream.runtime.train import Interrupted, open_run, train
+    from slipstream.telemetry.progress import make_progress
+
+    config, directory = open_run(config, run_dir, resume)
+    progress = make_progress(sys.stderr, quiet)
+    try:
+        with installed(StopFlag()) as stop:
+            finished = train(config, directory, progress, stop)
+    except Interrupted as interrupted:
+        progress.finish()
+        print(f"slipstream: {interrupted}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    finally:
+        progress.finish()
+        directory.release()
+    _tell(finished, quiet, as_json)
+
+
+def _tell(finished, quiet: bool, as_json: bool) -> None:
+    from rich.console import Console
+
+    from slipstream.telemetry.summary import before_after, summary_table
+
+    if as_json:
+        print(json.dumps(_result(finished)))
+    if quiet:
+        return
+    console = Console(stderr=True)
+    if len(finished.evaluations) > 1:
+        console.print(before_after(finished.evaluations[0], finished.evaluations[-1]))
+    console.print(summary_table(finished.metrics, finished.evaluations, finished.seconds))
+    console.print(f"report      {finished.report}", highlight=False)
+    console.print(f"checkpoint  {finished.directory / 'checkpoints'}", highlight=False)
+
+
+def _result(finished) -> dict:
+    last = finished.metrics[-1]
+    return {
+        "run_dir": str(finished.directory),
+        "report": str(finished.report),
+        "steps": last["step"],
+        "seconds": round(finished.seconds, 2),
+        "reward_mean": last["reward_mean"],
+        "age_max": max(row["age_max"] for row in finished.metrics),
+        "evaluations": [{"step": result.step, "pass@1": result.pass_at_1, "ci": list(result.ci)} for result in finished.evaluations],
+    }
+
+
+def _new_directory(recipe: str) -> Path:
+    """runs/NAME-DATE-TIME, made unique by the process id should two start in one second."""
+    name = f"{Path(recipe).stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    path = Path("runs") / name
+    return path if not path.exists() else Path("runs") / f"{name}-{os.getpid()}"

@@ -1,0 +1,26 @@
+"""Names of things. Ids are plain strings; all of them but the run id follow from counters, so that runs repeat."""
+
+import uuid
+from collections.abc import Callable
+
+IdSource = Callable[[], str]
+
+
+def random_run_id() -> str:
+    """The id of a new run: 12 hex digits. The only random id; inject a fixed source in tests."""
+    return uuid.uuid4().hex[:12]
+
+
+def ticket_id(index: int) -> str:
+    """The id of the `index`-th ticket of a run."""
+    return f"t{index:08d}"
+
+
+def group_id(index: int) -> str:
+    """The id of the group that ticket `index` samples (one group a ticket in the embedded runtime)."""
+    return f"g{index:08d}"
+
+
+def checkpoint_name(step: int) -> str:
+    """Directory name of the checkpoint taken after `step` optimizer steps."""
+    return f"{step:06d}"

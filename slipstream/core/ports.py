@@ -1,0 +1,127 @@
+"""Protocols of the roles. `loop` and `ledger` see nothing else of samplers, learners, graders and stores.
+
+The same loop therefore runs embedded, over HTTP, on Ray and inside the simulator.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from slipstream.core.records import Batch, Outcome, Prompt, Rollout, Sample, SampleRequest, Ticket, TrainingSequence, WeightVersion
+
+
+class Sampler(Protocol):
+    """Generates. Continuous: requests go in at any time, finished samples come out of `step`."""
+
+    id: str
+    sampler_class: str
+
+    @property
+    def version(self) -> int:
+        """Policy version loaded now; -1 before the first load."""
+        ...
+
+    def load(self, weights: WeightVersion) -> None:
+        """Take new weights; running samples go on with them from their next token."""
+        ...
+
+    def waiting(self) -> int:
+        """Requests accepted and not yet running."""
+        ...
+
+    def running(self) -> int:
+        """Requests that hold a slot."""
+        ...
+
+    def free_slots(self) -> int:
+        """Slots neither running nor spoken for by waiting requests; 0 when there are more requests than slots."""
+        ...
+
+    def submit(self, request: SampleRequest) -> None: ...
+
+    def step(self) -> list[Sample]:
+        """Advance all running samples by a few tokens; returns those that finished."""
+        ...
+
+
+class Learner(Protocol):
+    """Trains. Steps are numbered from 0; after step s the policy version is s + 1."""
+
+    @property
+    def version(self) -> int: ...
+
+    def step(self, sequences: Sequence[TrainingSequence]) -> dict[str, float]:
+        """One policy update (one or more optimizer steps over minibatches); returns its metrics."""
+        ...
+
+    def score(self, sequences: Sequence[TrainingSequence], weights: WeightVersion) -> list[np.ndarray]:
+        """Log-probs of each sequence's tokens [tokens] under given weights; entry 0 is 0."""
+        ...
+
+    def weights(self) -> WeightVersion:
+        """The present version, safe to hand to samplers (never overwritten in place)."""
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Write parameters, optimizer state and counters under `directory` (no manifest: the caller's)."""
+        ...
+
+
+class Grader(Protocol):
+    """Judges a completion."""
+
+    def grade(self, prompt: Prompt, completion_text: str) -> Outcome: ...
+
+
+class TextCodec(Protocol):
+    """Token ids to text; all that the loop needs of a tokenizer."""
+
+    stop_ids: tuple[int, ...]
+
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+
+
+class PromptStream(Protocol):
+    """The run's prompts in their one order: `prompt(i)` is a pure function of i (and of the run's seed)."""
+
+    def prompt(self, index: int) -> Prompt: ...
+
+
+class WeightStore(Protocol):
+    """Published versions. Asking for one that has gone is an error, never something newer."""
+
+    def publish(self, weights: WeightVersion) -> None: ...
+
+    def newest(self) -> int:
+        """The newest published version, -1 when there is none."""
+        ...
+
+    def has(self, version: int) -> bool: ...
+
+    def get(self, version: int) -> WeightVersion: ...
+
+
+class Ledger(Protocol):
+    """Owns what must survive: tickets, samples, batches, staleness."""
+
+    def wanted_version(self, newest: int) -> int | None:
+        """The version to have loaded before the next claim; None when nothing can be claimed now."""
+        ...
+
+    def claim(self, worker: str, tickets: int, loaded_version: int) -> list[Ticket]:
+        """Up to `tickets` tickets that admission allows now; an empty list means ask again later."""
+        ...
+
+    def submit(self, rollouts: Sequence[Rollout]) -> None:
+        """Hand in finished, graded rollouts. Duplicates are turned away and counted."""
+        ...
+
+    def batch(self, step: int) -> Batch | None:
+        """The fixed batch of `step`, or None while it is not complete. Asked again it is the same, byte for byte."""
+        ...
+
+    def commit(self, step: int) -> None:
+        """Step `step` has run: its samples are trained and version step + 1 exists."""
+        ...

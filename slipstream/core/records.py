@@ -1,0 +1,199 @@
+"""The records that rooms hand to each other. Frozen, keyword-only, a line a field; arrays are numpy and read-only by custom.
+
+Worked example: prompt "12+30=" is sampled 8 times. That is one `Ticket` (8 sample indices), 8 `Rollout`s with one `group_id`, each
+with an `Outcome`; the learner trains on the 8 as part of a `Batch`, and the rollouts' fate is in `rollouts/*.parquet`.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+
+class FinishReason(StrEnum):
+    """Why a sample ended."""
+
+    STOP = "stop"  # the model chose a stop token
+    LENGTH = "length"  # the token limit was reached
+    ABORTED = "aborted"  # told to stop
+    ENVIRONMENT = "environment"  # the environment ended the episode
+
+
+class OutcomeKind(StrEnum):
+    """What the verifier found. Only the first three can carry a reward."""
+
+    VALUE = "value"  # a judged answer with a (partial or full) reward
+    WRONG = "wrong"  # a judged answer that is wrong
+    UNPARSEABLE = "unparseable"  # no answer could be read
+    TIMEOUT = "timeout"  # the verifier ran out of time: never a reward
+    INFRASTRUCTURE = "infrastructure"  # the verifier itself failed: never a reward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A verdict. `reward` is None where nothing was judged; such samples are graded again or dropped, never trained as 0."""
+
+    kind: OutcomeKind
+    reward: float | None
+    format_ok: bool | None = None  # the answer had the asked form; apart from correctness, None where there is no form
+    style: str = ""  # a task's own label of how the answer was given, e.g. "worked"
+    detail: str = ""  # for people: what was compared
+
+    def __post_init__(self) -> None:
+        judged = self.kind in (OutcomeKind.VALUE, OutcomeKind.WRONG, OutcomeKind.UNPARSEABLE)
+        if not judged and self.reward is not None:
+            raise ValueError(f"an outcome of kind {self.kind} cannot carry a reward ({self.reward})")
+        if self.reward is not None and not np.isfinite(self.reward):
+            raise ValueError(f"reward {self.reward} is not a finite number")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One thing to answer, already turned into token ids."""
+
+    id: str  # unique in the run: task, row and pass over the data
+    token_ids: np.ndarray  # int32 [prompt_tokens]
+    text: str  # the prompt as text, for people
+    answer: str  # the hidden reference answer; never shown to the model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """A unit of sampling work: one group of one prompt."""
+
+    id: str
+    index: int  # place in the run's order of tickets; batch index // prompts_per_step in the pinned modes
+    group_id: str
+    prompt: Prompt
+    samples: tuple[int, ...]  # sample indices still to draw; all of the group unless some came in before a restart
+    version_floor: int  # oldest policy version that may sample it
+    version_pinned: int | None  # the one version that must sample it (sync, lagged), or None (inflight)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRequest:
+    """One sample for an engine: prompt, randomness and limits, nothing about learning."""
+
+    key: tuple[str, int]  # (ticket id, sample index)
+    prompt_ids: np.ndarray  # int32 [prompt_tokens]
+    seed: int  # 64-bit stream seed; the token position is folded in by the engine
+    max_new_tokens: int
+    temperature: float  # 0 means greedy
+    stop_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What an engine gives back for a request."""
+
+    key: tuple[str, int]
+    completion_ids: np.ndarray  # int32 [completion_tokens], the stop token included
+    logprobs: np.ndarray  # float32 [completion_tokens], behaviour log-prob of each token
+    versions: np.ndarray  # int32 [completion_tokens], policy version that drew each token
+    finish_reason: FinishReason
+    slot: int  # engine row it ran in, for the lanes of the report
+    started_s: float  # run clock, first dispatch
+    finished_s: float  # run clock, last dispatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One sample with everything needed to train on it. Token ids are the truth; `completion_text` is for people."""
+
+    run_id: str
+    lineage: int  # +1 each time the run restarts from an older checkpoint
+    ticket_id: str
+    ticket_index: int
+    prompt_id: str
+    group_id: str
+    sample_index: int
+    seed: int
+    prompt_ids: np.ndarray  # int32 [prompt_tokens]
+    completion_ids: np.ndarray  # int32 [completion_tokens]
+    logprobs: np.ndarray  # float32 [completion_tokens]
+    versions: np.ndarray  # int32 [completion_tokens]
+    loss_mask: np.ndarray  # bool [completion_tokens]; True = the model chose it, False = the environment wrote it
+    finish_reason: FinishReason
+    outcome: Outcome
+    prompt_text: str
+    completion_text: str
+    answer: str
+    sampler_id: str
+    sampler_class: str  # device kind + precision, e.g. "cpu/float32"
+    weight_digest: str  # digest of the weights of the last token's version ("" where not computed)
+    slot: int
+    claimed_s: float  # run clock: ticket claimed
+    started_s: float  # run clock: first token
+    finished_s: float  # run clock: last token
+
+    def __post_init__(self) -> None:
+        tokens = len(self.completion_ids)
+        for name in ("logprobs", "versions", "loss_mask"):
+            if len(getattr(self, name)) != tokens:
+                raise ValueError(
+                    f"rollout {self.ticket_id}/{self.sample_index}: {name} has {len(getattr(self, name))} entries for {tokens} tokens"
+                )
+
+    @property
+    def age_version(self) -> int:
+        """The oldest policy version among the tokens; age at version v is v minus this."""
+        return int(self.versions.min())
+
+
+class Fate(StrEnum):
+    """How a rollout ended; a column of rollouts/*.parquet."""
+
+    TRAINED = "trained"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The fixed content of one learner step: whole groups, in a journalled order."""
+
+    step: int  # 0-based; training on it makes version step + 1
+    rollouts: tuple[Rollout, ...]  # groups contiguous, sample index ascending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSequence:
+    """One sequence for the learner: where to put the loss and with what weight. RL and supervised rows alike."""
+
+    token_ids: np.ndarray  # int32 [tokens] prompt + completion
+    loss_mask: np.ndarray  # bool [tokens]; True where the token is a training target (never at position 0)
+    advantages: np.ndarray  # float32 [tokens]; 0 where masked; ignored by supervised objectives
+    behaviour_logprobs: np.ndarray  # float32 [tokens]; 0 where masked
+    versions: np.ndarray  # int32 [tokens]; policy version that drew the token; -1 where masked
+    temperature: float = 1.0  # the temperature the tokens were drawn at; the learner scores with the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightVersion:
+    """An immutable published version. `params` is the pytree itself in the embedded runtime (shared by reference)."""
+
+    lineage: int
+    version: int
+    params: Any
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstration:
+    """A supervised row: a prompt and the completion to imitate."""
+
+    prompt_ids: np.ndarray  # int32
+    completion_ids: np.ndarray  # int32, the stop token included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationResult:
+    """Scores of one evaluation, pinned to one version."""
+
+    step: int
+    task: str
+    n: int  # prompts
+    pass_at_1: float
+    ci: tuple[float, float]  # 95 % Wilson interval
+    extra: dict[str, float] = field(default_factory=dict)  # task's own figures, e.g. worked share, completion tokens
+    samples: tuple[dict[str, Any], ...] = ()  # a few answers to read: prompt, completion, answer, reward

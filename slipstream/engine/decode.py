@@ -1,0 +1,136 @@
+"""The engine's device programs: fill slots with prompts, and decode a few tokens in every slot. Pure and jitted.
+
+A slot is a row of the key/value cache. Sampling of one request depends on its prompt, seed and the weights only: shapes are
+fixed and draws are keyed by (sample seed, token position), so company, slot and arrival order change no bit.
+
+Letters: n slots, p prompts, l prompt tokens, s cache tokens, g key/value heads, k head width, v vocabulary.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from slipstream.models.decoder import hidden_states, output_matrix
+from slipstream.models.layers import attend
+from slipstream.models.logprobs import log_distribution, select
+from slipstream.models.parameters import Params
+from slipstream.models.spec import ModelSpec
+
+Cache = tuple[tuple[jax.Array, jax.Array], ...]  # a layer: keys and values [n + 1, s, g, k]; row n is scratch
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What each slot is doing. A free slot is inactive; its other entries mean nothing."""
+
+    token: jax.Array  # int32 [n], newest token, not yet in the cache
+    position: jax.Array  # int32 [n], its position
+    last_position: jax.Array  # int32 [n], a token drawn there is the request's last
+    active: jax.Array  # bool [n]
+    key: jax.Array  # uint32 [n, 2], the sample's random stream
+    temperature: jax.Array  # float32 [n], 0 = greedy
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """Tokens of one dispatch."""
+
+    token: jax.Array  # int32 [steps, n]
+    logprob: jax.Array  # float32 [steps, n]
+    valid: jax.Array  # bool [steps, n], False where the slot was not active
+
+
+def empty_rows(slots: int) -> Rows:
+    """All slots free."""
+    zeros = jnp.zeros((slots,), jnp.int32)
+    return Rows(
+        token=zeros,
+        position=zeros,
+        last_position=zeros,
+        active=jnp.zeros((slots,), bool),
+        key=jnp.zeros((slots, 2), jnp.uint32),
+        temperature=jnp.ones((slots,), jnp.float32),
+    )
+
+
+def empty_cache(spec: ModelSpec, slots: int, tokens: int, dtype: jnp.dtype | type) -> Cache:
+    """A zeroed cache with one scratch row for padding."""
+    shape = (slots + 1, tokens, spec.kv_heads, spec.head_dim)
+    return tuple((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(spec.layers))
+
+
+@partial(jax.jit, static_argnames=("spec",), donate_argnames=("cache",))
+def prefill(params: Params, spec: ModelSpec, cache: Cache, token_ids: jax.Array, slots: jax.Array, sources: jax.Array) -> Cache:
+    """Compute keys and values of prompts [p, l] once each and copy prompt `sources[i]` into slot `slots[i]` (both [n]).
+
+    Unused entries of `slots` name the scratch row. Prompts are padded on the right; what is written beyond a prompt's end is
+    overwritten by decoding before it can be seen.
+    """
+    length = token_ids.shape[1]
+    positions = jnp.broadcast_to(jnp.arange(length), token_ids.shape)
+    causal = jnp.broadcast_to(positions[:, :, None] >= positions[:, None, :], (*token_ids.shape, length))
+
+    def attention(q: jax.Array, k: jax.Array, v: jax.Array, layer_cache: tuple[jax.Array, jax.Array]):
+        keys, values = layer_cache
+        keys = keys.at[slots, :length].set(k[sources].astype(keys.dtype))
+        values = values.at[slots, :length].set(v[sources].astype(values.dtype))
+        return attend(q, k, v, causal), (keys, values)
+
+    return hidden_states(params, spec, token_ids, positions, attention, cache)[1]
+
+
+@partial(jax.jit, static_argnames=("spec", "steps"), donate_argnames=("cache", "rows"))
+def decode(params: Params, spec: ModelSpec, cache: Cache, rows: Rows, stop_ids: jax.Array, steps: int) -> tuple[Cache, Rows, Drawn]:
+    """Draw up to `steps` tokens in every active slot. A slot stops at a stop id [any length] or its last position."""
+
+    def one_step(carry: tuple[Cache, Rows], _: None) -> tuple[tuple[Cache, Rows], Drawn]:
+        cache, rows = carry
+        cache, logits = _step_logits(params, spec, cache, rows)
+        token, logprob = _draw(logits, rows)
+        position = rows.position + 1
+        ended = (token[:, None] == stop_ids).any(axis=1) | (position >= rows.last_position)
+        advanced = Rows(
+            token=jnp.where(rows.active, token, rows.token),
+            position=jnp.where(rows.active, position, rows.position),
+            last_position=rows.last_position,
+            active=rows.active & ~ended,
+            key=rows.key,
+            temperature=rows.temperature,
+        )
+        return (cache, advanced), Drawn(token=token, logprob=logprob, valid=rows.active)
+
+    (cache, rows), drawn = jax.lax.scan(one_step, (cache, rows), None, length=steps)
+    return cache, rows, drawn
+
+
+def _step_logits(params: Params, spec: ModelSpec, cache: Cache, rows: Rows) -> tuple[Cache, jax.Array]:
+    """Write each slot's newest token into the cache and return the logits [n, v] that follow it."""
+    slot = jnp.arange(rows.token.shape[0])
+    index = jnp.arange(cache[0][0].shape[1])
+    visible = (index[None, :] <= rows.position[:, None])[:, None, :]
+
+    def attention(q: jax.Array, k: jax.Array, v: jax.Array, layer_cache: tuple[jax.Array, jax.Array]):
+        keys, values = layer_cache
+        keys = keys.at[slot, rows.position].set(k[:, 0].astype(keys.dtype), unique_indices=True, mode="promise_in_bounds")
+        values = values.at[slot, rows.position].set(v[:, 0].astype(values.dtype), unique_indices=True, mode="promise_in_bounds")
+        return attend(q, keys[:-1], values[:-1], visible), (keys, values)
+
+    hidden, cache = hidden_states(params, spec, rows.token[:, None], rows.position[:, None], attention, cache)
+    return cache, jnp.einsum("nd,dv->nv", hidden[:, 0], output_matrix(params))
+
+
+def _draw(logits: jax.Array, rows: Rows) -> tuple[jax.Array, jax.Array]:
+    """Tokens [n] by the Gumbel method and their log-probs under the distribution drawn from (greedy: at temperature 1)."""
+    greedy = rows.temperature == 0.0
+    log_probs = log_distribution(logits, jnp.where(greedy, 1.0, rows.temperature)[:, None])
+
+    def noise(key: jax.Array, position: jax.Array) -> jax.Array:
+        return jax.random.gumbel(jax.random.fold_in(jax.random.wrap_key_data(key), position), logits.shape[1:])
+
+    gumbel = jnp.where(greedy[:, None], 0.0, jax.vmap(noise)(rows.key, rows.position))
+    token = jnp.argmax(log_probs + gumbel, axis=-1).astype(jnp.int32)
+    return token, select(log_probs, token)

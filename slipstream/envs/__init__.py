@@ -1,0 +1,1 @@
+"""Tasks: where prompts come from and how answers are judged. No jax, no model."""

@@ -1,0 +1,120 @@
+"""Generated sums and products, answered after a `#`, tersely (`#579`) or with worked columns. Two styles, one reward.
+
+Worked addition of 546+800: `:6060,4040,5831#1346` - for each digit from the right: digit of a, digit of b, digit of the sum,
+carry. Worked multiplication of 546x8: `:6884,4863,5834#4368` - digit of a, the factor, digit written, carry. The verifier reads
+the number after the last `#` only: that working pays is for the learner to discover.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slipstream.config.schema import ArithmeticTask
+from slipstream.core.records import Demonstration, Outcome, OutcomeKind, Prompt
+from slipstream.core.rng import generator, key_words
+from slipstream.text.tokenizer import Tokenizer, character_tokenizer
+
+ALPHABET = "0123456789+x=:,#" + "abcdefghijklmnopqrstuvwyz" + " .-/()?!'\"*<>"  # 54 characters; the stop token makes 55
+SYMBOL = {"addition": "+", "multiplication": "x"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arithmetic:
+    """The arithmetic task of a run (see `core.ports` and `envs.task`)."""
+
+    config: ArithmeticTask
+    seed: int
+    tokenizer: Tokenizer
+
+    @property
+    def name(self) -> str:
+        return f"{self.config.digits}-digit {self.config.operation}"
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        return 2 * self.config.digits + 2
+
+    def prompt(self, index: int) -> Prompt:
+        a, b = self._pair("prompt", index)
+        return self._prompt(a, b, f"@{index}")
+
+    def held_out(self, count: int) -> list[Prompt]:
+        rng = generator(0, "held-out", self.config.operation, self.config.digits)
+        found: dict[tuple[int, int], None] = {}
+        for _ in range(200 * count):
+            if len(found) == count:
+                break
+            a, b = self._draw(rng)
+            if self._is_held_out(a, b):
+                found[a, b] = None
+        return [self._prompt(a, b, "") for a, b in found]
+
+    def grade(self, prompt: Prompt, completion_text: str) -> Outcome:
+        working, mark, answer = completion_text.rpartition("#")
+        if not mark or not (answer.isascii() and answer.isdigit()):
+            return Outcome(kind=OutcomeKind.UNPARSEABLE, reward=0.0, format_ok=False, style=_style(working), detail="no number after #")
+        right = answer == prompt.answer
+        kind = OutcomeKind.VALUE if right else OutcomeKind.WRONG
+        return Outcome(kind=kind, reward=float(right), format_ok=True, style=_style(working), detail=f"read {answer}, want {prompt.answer}")
+
+    def demonstration(self, index: int, worked_share: float) -> Demonstration:
+        rng = generator(self.seed, "demonstration", index)
+        a, b = self._draw_training(rng)
+        prompt = self._prompt(a, b, "")
+        working = self._working(a, b) if rng.random() < worked_share else ""
+        completion = self.tokenizer.encode(f"{working}#{prompt.answer}")
+        return Demonstration(prompt_ids=prompt.token_ids, completion_ids=np.append(completion, self.tokenizer.stop_ids[0]).astype(np.int32))
+
+    def _pair(self, purpose: str, index: int) -> tuple[int, int]:
+        return self._draw_training(generator(self.seed, purpose, index))
+
+    def _draw_training(self, rng: np.random.Generator) -> tuple[int, int]:
+        while True:
+            a, b = self._draw(rng)
+            if not self._is_held_out(a, b):
+                return a, b
+
+    def _draw(self, rng: np.random.Generator) -> tuple[int, int]:
+        largest = 10**self.config.digits
+        return int(rng.integers(largest)), int(rng.integers(largest if self.config.operation == "addition" else 10))
+
+    def _is_held_out(self, a: int, b: int) -> bool:
+        words, _ = key_words(0, "split", self.config.operation, a, b)
+        return words < self.config.held_out * 2**32
+
+    def _prompt(self, a: int, b: int, suffix: str) -> Prompt:
+        text = f"{a}{SYMBOL[self.config.operation]}{b}="
+        answer = a + b if self.config.operation == "addition" else a * b
+        return Prompt(id=f"{text}{suffix}", token_ids=self.tokenizer.encode(text), text=text, answer=str(answer))
+
+    def _working(self, a: int, b: int) -> str:
+        return worked_addition(a, b) if self.config.operation == "addition" else worked_multiplication(a, b)
+
+
+def arithmetic(config: ArithmeticTask, seed: int) -> Arithmetic:
+    """The task with its own character tokenizer."""
+    return Arithmetic(config=config, seed=seed, tokenizer=character_tokenizer(ALPHABET))
+
+
+def worked_addition(a: int, b: int) -> str:
+    """Column addition, from the right: digit of a, digit of b, digit of the sum, carry. 546+800 -> `:6060,4040,5831`."""
+    columns, carry = [], 0
+    for place in range(max(len(str(a)), len(str(b)))):
+        x, y = a // 10**place % 10, b // 10**place % 10
+        carry, digit = divmod(x + y + carry, 10)
+        columns.append(f"{x}{y}{digit}{carry}")
+    return ":" + ",".join(columns)
+
+
+def worked_multiplication(a: int, b: int) -> str:
+    """Column multiplication by one digit, from the right: digit of a, b, digit written, carry. 546x8 -> `:6884,4863,5834`."""
+    columns, carry = [], 0
+    for place in range(len(str(a))):
+        x = a // 10**place % 10
+        carry, digit = divmod(x * b + carry, 10)
+        columns.append(f"{x}{b}{digit}{carry}")
+    return ":" + ",".join(columns)
+
+
+def _style(working: str) -> str:
+    return "worked" if working.startswith(":") else "terse"

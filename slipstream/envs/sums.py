@@ -1,0 +1,71 @@
+"""Sums asked in words through a chat template, the assistant's turn opened with `3+4=`: the smallest task for a real model.
+
+Without the opened turn a small model almost never answers with the number alone, and there is no signal to learn from.
+"""
+
+from dataclasses import dataclass, replace
+
+from slipstream.config.schema import SumsTask
+from slipstream.core.records import Outcome, OutcomeKind, Prompt
+from slipstream.core.rng import key_words
+from slipstream.envs.order import row_at
+from slipstream.text.chat import ChatTemplate
+from slipstream.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """The sums task of a run (see `envs.task`)."""
+
+    config: SumsTask
+    seed: int
+    tokenizer: Tokenizer
+    training: tuple[Prompt, ...]  # every pair that may be trained on, in numeric order
+    reserved: tuple[Prompt, ...]  # the held-out pairs, in the order of their hashes
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.config.digits}-digit sums in words"
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        return max(len(prompt.token_ids) for prompt in self.training + self.reserved)
+
+    def prompt(self, index: int) -> Prompt:
+        row = self.training[row_at(index, len(self.training), self.seed)]
+        return replace(row, id=f"{row.id}@{index}")
+
+    def held_out(self, count: int) -> list[Prompt]:
+        return list(self.reserved[:count])
+
+    def grade(self, prompt: Prompt, completion_text: str) -> Outcome:
+        said = completion_text.strip()
+        if not any(character in "0123456789" for character in said):
+            return Outcome(kind=OutcomeKind.UNPARSEABLE, reward=0.0, format_ok=False, detail="no digit in the reply")
+        right = said == prompt.answer
+        kind = OutcomeKind.VALUE if right else OutcomeKind.WRONG
+        bare = said.isascii() and said.isdigit()
+        return Outcome(kind=kind, reward=float(right), format_ok=bare, detail=f"read {said[:40]!r}, want {prompt.answer}")
+
+
+def sums(config: SumsTask, seed: int, tokenizer: Tokenizer, chat: ChatTemplate) -> Sums:
+    """The task over all pairs of numbers with `config.digits` digits, split by hash."""
+    numbers = range(1, 10) if config.digits == 1 else range(10, 100)
+    pairs = {(a, b): key_words(0, "split", "sums", a, b)[0] for a in numbers for b in numbers}
+    border = config.held_out * 2**32
+    reserved = sorted((pair for pair, word in pairs.items() if word < border), key=lambda pair: (pairs[pair], pair))
+    training = [pair for pair, word in pairs.items() if word >= border]
+    return Sums(
+        config=config,
+        seed=seed,
+        tokenizer=tokenizer,
+        training=tuple(_prompt(a, b, tokenizer, chat) for a, b in training),
+        reserved=tuple(_prompt(a, b, tokenizer, chat) for a, b in reserved),
+    )
+
+
+def _prompt(a: int, b: int, tokenizer: Tokenizer, chat: ChatTemplate) -> Prompt:
+    question = f"What is {a}+{b}? Reply with only the number."
+    text = chat.render([{"role": "user", "content": question}], add_generation_prompt=True) + f"{a}+{b}="
+    return Prompt(id=f"{a}+{b}", token_ids=tokenizer.encode(text), text=text, answer=str(a + b))

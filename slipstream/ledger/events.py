@@ -1,0 +1,79 @@
+"""What can happen to a ledger. Events are data: the journal stores them, `transition.apply` plays them."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A sampler took a ticket: the next new one, or one that had come back."""
+
+    index: int
+    worker: str
+    floor: int  # version loaded at the claim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """A judged sample came in."""
+
+    index: int
+    sample: int
+    content: str  # hash of its bytes
+    oldest: int  # oldest version among its tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleDropped:
+    """A sample ended without a verdict."""
+
+    index: int
+    sample: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batched:
+    """A batch was fixed. It will hold these tickets whenever it is asked for."""
+
+    step: int
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A batch has run; version step + 1 exists."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    """Tickets of batches before `step` can never be needed again: two newer checkpoints exist."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarted:
+    """The run starts again from the checkpoint of `version`: leases end, later batches will be served again."""
+
+    version: int
+
+
+Event = Claimed | Submitted | SampleDropped | Batched | Trained | Forgotten | Restarted
+KINDS: dict[str, type[Event]] = {
+    kind.__name__: kind for kind in (Claimed, Submitted, SampleDropped, Batched, Trained, Forgotten, Restarted)
+}
+
+
+def encode(event: Event) -> tuple[str, str]:
+    """Kind and JSON body."""
+    return type(event).__name__, json.dumps(asdict(event), separators=(",", ":"))
+
+
+def decode(kind: str, body: str) -> Event:
+    """The event that `encode` gave. Raises KeyError for an unknown kind."""
+    fields: dict[str, Any] = json.loads(body)
+    return KINDS[kind](**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})

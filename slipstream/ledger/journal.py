@@ -1,0 +1,83 @@
+"""The journal: an append-only SQLite file of events, and the bytes of rollouts that may still be needed. An actor.
+
+Every event is on disk before anyone acts on it. Write-ahead logging survives the death of the process at any instant;
+`sync` also makes everything so far survive a power cut, and is called before a checkpoint is declared to exist.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from slipstream.core.errors import RunFailed
+from slipstream.ledger.events import Event, decode, encode
+
+SCHEMA = """
+create table if not exists event (seq integer primary key, time real not null, kind text not null, body text not null);
+create table if not exists rollout (ticket integer, sample integer, content blob not null, primary key (ticket, sample)) without rowid;
+"""
+
+
+class Journal:
+    """One run's journal file; the caller serialises access (the `Ledger` holds a lock)."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._failures():
+            self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._database.execute("pragma journal_mode = wal")
+            self._database.execute("pragma synchronous = normal")
+            self._database.executescript(SCHEMA)
+
+    def events(self) -> Iterator[Event]:
+        """All events in order."""
+        with self._failures():
+            for kind, body in self._database.execute("select kind, body from event order by seq"):
+                yield decode(kind, body)
+
+    def append(self, time_s: float, events: Sequence[Event], rollouts: Iterable[tuple[int, int, bytes]] = ()) -> None:
+        """Write events and rollout bytes (ticket, sample, content) in one transaction: all of it or nothing."""
+        rows = [(time_s, *encode(event)) for event in events]
+        with self._failures(), self._transaction():
+            self._database.executemany("insert into event (time, kind, body) values (?, ?, ?)", rows)
+            self._database.executemany("insert into rollout values (?, ?, ?)", rollouts)
+
+    def rollouts(self, ticket: int) -> list[bytes]:
+        """Bytes of a ticket's rollouts, by sample index."""
+        with self._failures():
+            rows = self._database.execute("select content from rollout where ticket = ? order by sample", (ticket,))
+            return [content for (content,) in rows]
+
+    def forget(self, time_s: float, event: Event, tickets: Sequence[int]) -> None:
+        """Write the event and delete the rollouts of tickets that can never be asked for again."""
+        with self._failures(), self._transaction():
+            self._database.execute("insert into event (time, kind, body) values (?, ?, ?)", (time_s, *encode(event)))
+            self._database.executemany("delete from rollout where ticket = ?", [(ticket,) for ticket in tickets])
+
+    def sync(self) -> None:
+        """Force everything written so far to the disk itself."""
+        with self._failures():
+            self._database.execute("pragma wal_checkpoint(full)").fetchall()
+
+    def close(self) -> None:
+        with self._failures():
+            self._database.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("begin immediate")
+        try:
+            yield
+        except BaseException:
+            self._database.execute("rollback")
+            raise
+        self._database.execute("commit")
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            full = "full" in str(error) or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            cause = "no space left on device" if full else f"{error}"
+            raise RunFailed(f"{cause} while using {self._path}; {'free space and ' if full else ''}go on with --resume") from error

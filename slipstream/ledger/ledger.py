@@ -1,0 +1,155 @@
+"""The ledger of one process: the state machine behind a lock, journalled before it moves. Implements `core.ports.Ledger`.
+
+Opening an existing journal replays it; `restart` then puts the run back to the version of the checkpoint in use.
+"""
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from slipstream.core.clock import Clock
+from slipstream.core.codec import rollout_from_bytes, rollout_to_bytes
+from slipstream.core.errors import RunFailed
+from slipstream.core.ids import group_id, ticket_id
+from slipstream.core.ports import PromptStream
+from slipstream.core.records import Batch, Rollout, Ticket
+from slipstream.ledger.events import Batched, Claimed, Event, Forgotten, Restarted, SampleDropped, Submitted, Trained
+from slipstream.ledger.journal import Journal
+from slipstream.ledger.rules import Grant, claimable, next_batch, wanted_version
+from slipstream.ledger.state import LedgerState, Policy
+from slipstream.ledger.transition import apply
+
+
+class Ledger:
+    """Thread-safe. `sequence` grows with every change and `wait_change` sleeps until it does, so that waiting costs nothing."""
+
+    def __init__(self, path: Path, policy: Policy, prompts: PromptStream, clock: Clock) -> None:
+        self._journal = Journal(path)
+        self._prompts, self._clock = prompts, clock
+        self._state = LedgerState(policy=policy)
+        self._batch: Batch | None = None
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._sequence = 0
+        for event in self._journal.events():
+            self._state = apply(event, self._state)
+
+    @property
+    def state(self) -> LedgerState:
+        """A snapshot; immutable."""
+        return self._state
+
+    @property
+    def sequence(self) -> int:
+        """Grows with every change."""
+        return self._sequence
+
+    def wait_change(self, seen: int, timeout_s: float) -> bool:
+        """Sleep until `sequence` is no longer `seen`, at most `timeout_s`; False when nothing changed."""
+        with self._lock:
+            return self._changed.wait_for(lambda: self._sequence != seen, timeout_s)
+
+    def restart(self, version: int) -> None:
+        """Go on from the checkpoint of `version`: leases end, later batches are served again from the journal."""
+        with self._lock:
+            if version > self._state.version:
+                raise RunFailed(
+                    f"the journal knows {self._state.version} trained steps, the checkpoint {version}: they are of different runs"
+                )
+            self._record([Restarted(version=version)])
+
+    def wanted_version(self, newest: int) -> int | None:
+        return wanted_version(self._state, newest)
+
+    def claim(self, worker: str, tickets: int, loaded_version: int) -> list[Ticket]:
+        with self._lock:
+            grants = claimable(self._state, tickets, loaded_version)
+            if grants:
+                self._record([Claimed(index=grant.index, worker=worker, floor=grant.version) for grant in grants])
+            return [self._ticket(grant) for grant in grants]
+
+    def submit(self, rollouts: Sequence[Rollout]) -> None:
+        with self._lock:
+            events: list[Event] = []
+            contents: list[tuple[int, int, bytes]] = []
+            for rollout in rollouts:
+                index, sample = rollout.ticket_index, rollout.sample_index
+                if rollout.outcome.reward is None:
+                    events.append(SampleDropped(index=index, sample=sample, reason=rollout.outcome.kind.value))
+                    continue
+                content = rollout_to_bytes(rollout)
+                digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+                events.append(Submitted(index=index, sample=sample, content=digest, oldest=rollout.age_version))
+                contents.append((index, sample, content))
+            self._record(events, contents)
+
+    def batch(self, step: int) -> Batch | None:
+        with self._lock:
+            if step == self._state.batched:
+                members = next_batch(self._state)
+                if members is None:
+                    return None
+                self._record([Batched(step=step, members=tuple(members))])
+            if self._batch is None or self._batch.step != step:
+                self._batch = self._read_batch(step)
+            return self._batch
+
+    def commit(self, step: int) -> None:
+        with self._lock:
+            self._record([Trained(step=step)])
+
+    def sync(self) -> None:
+        """Make the journal survive a power cut; before a checkpoint counts as existing."""
+        with self._lock:
+            self._journal.sync()
+
+    def forget_before(self, step: int) -> None:
+        """Batches before `step` will never be served again: the oldest checkpoint kept is `step` or newer."""
+        with self._lock:
+            tickets = [index for index, entry in self._state.entries.items() if entry.step is not None and entry.step < step]
+            event = Forgotten(step=step)
+            state = apply(event, self._state)
+            self._journal.forget(self._clock.now_s(), event, tickets)
+            self._state = state
+
+    def wake(self) -> None:
+        """Let everyone who waits look again, though nothing changed here (new weights, a stop)."""
+        with self._lock:
+            self._sequence += 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._lock:
+            self._journal.close()
+
+    def _record(self, events: Sequence[Event], rollouts: Sequence[tuple[int, int, bytes]] = ()) -> None:
+        """Check the events, write them, then move: nothing is visible that is not on disk, nothing on disk that is not legal."""
+        state = self._state
+        for event in events:
+            state = apply(event, state)
+        self._journal.append(self._clock.now_s(), events, rollouts)
+        self._state = state
+        self._sequence += 1
+        self._changed.notify_all()
+
+    def _ticket(self, grant: Grant) -> Ticket:
+        entry = self._state.entries[grant.index]
+        policy = self._state.policy
+        remaining = tuple(sample for sample in range(policy.group_size) if sample not in entry.submitted and sample not in entry.dropped)
+        return Ticket(
+            id=ticket_id(grant.index),
+            index=grant.index,
+            group_id=group_id(grant.index),
+            prompt=self._prompts.prompt(grant.index),
+            samples=remaining,
+            version_floor=entry.floor,
+            version_pinned=grant.version if policy.pinned else None,
+        )
+
+    def _read_batch(self, step: int) -> Batch:
+        members = self._state.members(step)
+        if not members:
+            raise RunFailed(f"batch {step} is not in the journal any more; only batches after the kept checkpoints are")
+        contents = [content for index in members for content in self._journal.rollouts(index)]
+        return Batch(step=step, rollouts=tuple(rollout_from_bytes(content) for content in contents))

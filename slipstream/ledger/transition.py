@@ -1,0 +1,123 @@
+"""The ledger's transition function: `apply(state, event) -> state`. Pure; refuses what the state machine does not allow.
+
+The table `ALLOWED` says from which states of a ticket each event may come; everything else here computes the new entry.
+"""
+
+from dataclasses import replace
+from functools import singledispatch
+
+from slipstream.core.errors import TransitionError
+from slipstream.ledger.events import Batched, Claimed, Event, Forgotten, Restarted, SampleDropped, Submitted, Trained
+from slipstream.ledger.state import LedgerState, TicketEntry, TicketState, complete
+
+ALLOWED: dict[type[Event], frozenset[TicketState]] = {
+    Claimed: frozenset({TicketState.OPEN}),  # or the next new ticket
+    Submitted: frozenset({TicketState.LEASED}),
+    SampleDropped: frozenset({TicketState.LEASED}),
+    Batched: frozenset({TicketState.GROUPED}),
+    Trained: frozenset({TicketState.BATCHED}),
+}
+
+
+@singledispatch
+def apply(event: Event, state: LedgerState) -> LedgerState:
+    """The state after the event. Raises TransitionError when the event is not allowed in this state."""
+    raise TransitionError(f"unknown ledger event {event!r}")
+
+
+@apply.register
+def _(event: Claimed, state: LedgerState) -> LedgerState:
+    if event.index == state.next_index:
+        entry = TicketEntry(state=TicketState.LEASED, floor=event.floor, worker=event.worker)
+        return replace(state, entries={**state.entries, event.index: entry}, next_index=state.next_index + 1)
+    entry = _entry(event, state, event.index)
+    floor = event.floor if entry.oldest is None else min(event.floor, entry.oldest)
+    return _with(state, event.index, replace(entry, state=TicketState.LEASED, floor=floor, worker=event.worker))
+
+
+@apply.register
+def _(event: Submitted, state: LedgerState) -> LedgerState:
+    entry = _entry(event, state, event.index)
+    if event.sample in entry.submitted or event.sample in entry.dropped or not 0 <= event.sample < state.policy.group_size:
+        raise TransitionError(f"sample {event.index}/{event.sample} is already in, or no sample of its group")
+    if event.oldest < entry.floor:
+        raise TransitionError(f"sample {event.index}/{event.sample} has tokens of version {event.oldest}, below its floor {entry.floor}")
+    oldest = event.oldest if entry.oldest is None else min(entry.oldest, event.oldest)
+    return _settle(state, event.index, replace(entry, submitted={**entry.submitted, event.sample: event.content}, oldest=oldest))
+
+
+@apply.register
+def _(event: SampleDropped, state: LedgerState) -> LedgerState:
+    entry = _entry(event, state, event.index)
+    if event.sample in entry.submitted or event.sample in entry.dropped:
+        raise TransitionError(f"sample {event.index}/{event.sample} has already ended")
+    counts = {**state.samples_dropped, event.reason: state.samples_dropped.get(event.reason, 0) + 1}
+    return _settle(replace(state, samples_dropped=counts), event.index, replace(entry, dropped=entry.dropped | {event.sample}))
+
+
+@apply.register
+def _(event: Batched, state: LedgerState) -> LedgerState:
+    if event.step != state.batched:
+        raise TransitionError(f"batch {event.step} cannot be fixed: the next one is {state.batched}")
+    changed: dict[int, TicketEntry] = {}
+    for index in event.members:
+        entry = _entry(event, state, index)
+        if entry.oldest is not None and event.step - entry.oldest > state.policy.eta:
+            raise TransitionError(f"ticket {index} would be trained at age {event.step - entry.oldest}, above {state.policy.eta}")
+        changed[index] = replace(entry, state=TicketState.BATCHED, step=event.step)
+    return replace(state, entries={**state.entries, **changed}, batched=event.step + 1)
+
+
+@apply.register
+def _(event: Trained, state: LedgerState) -> LedgerState:
+    if event.step != state.version or event.step >= state.batched:
+        raise TransitionError(f"batch {event.step} cannot be trained: version {state.version}, {state.batched} batches fixed")
+    changed = {index: replace(_entry(event, state, index), state=TicketState.TRAINED) for index in state.members(event.step)}
+    return replace(state, entries={**state.entries, **changed}, version=event.step + 1)
+
+
+@apply.register
+def _(event: Forgotten, state: LedgerState) -> LedgerState:
+    if event.step > state.version:
+        raise TransitionError(f"batches before {event.step} cannot be forgotten: only {state.version} are trained")
+    kept = {index: entry for index, entry in state.entries.items() if entry.step is None or entry.step >= event.step}
+    return replace(state, entries=kept, forgotten=state.forgotten + len(state.entries) - len(kept))
+
+
+@apply.register
+def _(event: Restarted, state: LedgerState) -> LedgerState:
+    if event.version > state.version:
+        raise TransitionError(f"cannot restart at version {event.version}: only {state.version} batches are known to be trained")
+
+    def back(entry: TicketEntry) -> TicketEntry:
+        if entry.state is TicketState.LEASED:
+            return replace(entry, state=TicketState.OPEN)
+        if entry.state is TicketState.TRAINED and entry.step is not None and entry.step >= event.version:
+            return replace(entry, state=TicketState.BATCHED)
+        return entry
+
+    return replace(
+        state,
+        entries={index: back(entry) for index, entry in state.entries.items()},
+        version=event.version,
+        term=state.term + 1,
+        lineage=state.lineage + (event.version < state.version),
+    )
+
+
+def _entry(event: Event, state: LedgerState, index: int) -> TicketEntry:
+    """The ticket's entry, if the event may come to it in its present state."""
+    entry = state.entries.get(index)
+    if entry is None or entry.state not in ALLOWED[type(event)]:
+        at = "unknown" if entry is None else entry.state.value
+        raise TransitionError(f"{type(event).__name__} came to ticket {index}, which is {at}")
+    return entry
+
+
+def _with(state: LedgerState, index: int, entry: TicketEntry) -> LedgerState:
+    return replace(state, entries={**state.entries, index: entry})
+
+
+def _settle(state: LedgerState, index: int, entry: TicketEntry) -> LedgerState:
+    done = complete(entry, state.policy.group_size)
+    return _with(state, index, replace(entry, state=TicketState.GROUPED) if done else entry)

@@ -1,0 +1,59 @@
+"""Finished samples become graded rollouts. Pure but for the grader."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slipstream.core.ports import Grader, TextCodec
+from slipstream.core.records import Rollout, Sample, Ticket
+from slipstream.core.rng import stream_seed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collector:
+    """What is the same for all rollouts of one sampler."""
+
+    run_id: str
+    seed: int
+    lineage: int
+    sampler_id: str
+    sampler_class: str
+    codec: TextCodec
+    grader: Grader
+
+    def rollout(self, ticket: Ticket, sample: Sample, claimed_s: float) -> Rollout:
+        """The sample with its text and verdict."""
+        text = self.codec.decode(sample.completion_ids.tolist())
+        index = sample.key[1]
+        return Rollout(
+            run_id=self.run_id,
+            lineage=self.lineage,
+            ticket_id=ticket.id,
+            ticket_index=ticket.index,
+            prompt_id=ticket.prompt.id,
+            group_id=ticket.group_id,
+            sample_index=index,
+            seed=sample_seed(self.seed, ticket, index),
+            prompt_ids=ticket.prompt.token_ids,
+            completion_ids=sample.completion_ids,
+            logprobs=sample.logprobs,
+            versions=sample.versions,
+            loss_mask=np.ones(len(sample.completion_ids), bool),
+            finish_reason=sample.finish_reason,
+            outcome=self.grader.grade(ticket.prompt, text),
+            prompt_text=ticket.prompt.text,
+            completion_text=text,
+            answer=ticket.prompt.answer,
+            sampler_id=self.sampler_id,
+            sampler_class=self.sampler_class,
+            weight_digest="",
+            slot=sample.slot,
+            claimed_s=claimed_s,
+            started_s=sample.started_s,
+            finished_s=sample.finished_s,
+        )
+
+
+def sample_seed(run_seed: int, ticket: Ticket, sample: int) -> int:
+    """The seed of one sample: a function of the run's seed, the prompt and the sample's place in its group."""
+    return stream_seed(run_seed, "sample", ticket.prompt.id, sample)

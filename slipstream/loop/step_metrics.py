@@ -1,0 +1,58 @@
+"""The row of metrics.jsonl for one learner step. Pure: from the batch, the learner's own figures and the phases' seconds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slipstream.core.records import FinishReason, Rollout
+from slipstream.loop.sequences import zero_variance_groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """What happened between two steps, as differences of counters."""
+
+    seconds: float  # since the last step ended
+    learner_phases: Mapping[str, float]  # seconds by phase
+    sampler_wait_s: float  # mean over samplers
+    sampled_tokens: int
+
+
+def batch_metrics(step: int, rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    """Rewards, ages, lengths and verdicts of the batch of 0-based `step`.
+
+    Lag of a token is step minus its version; age of a rollout is its largest lag.
+    """
+    rewards = np.array([rollout.outcome.reward for rollout in rollouts], np.float64)
+    lags = step - np.concatenate([rollout.versions for rollout in rollouts])
+    ages = np.array([step - rollout.age_version for rollout in rollouts])
+    styles = [rollout.outcome.style for rollout in rollouts]
+    formats = [rollout.outcome.format_ok for rollout in rollouts if rollout.outcome.format_ok is not None]
+    return {
+        "reward_mean": float(rewards.mean()),
+        "reward_std": float(rewards.std()),
+        "age_max": int(ages.max()),
+        "age_mean": float(ages.mean()),
+        "lag_mean": float(lags.mean()),
+        "mixed_version_share": float(np.mean([rollout.versions.min() != rollout.versions.max() for rollout in rollouts])),
+        "completion_tokens_mean": float(np.mean([len(rollout.completion_ids) for rollout in rollouts])),
+        "format_ok": float(np.mean(formats)) if formats else None,
+        "style_share": float(np.mean([style == "worked" for style in styles])) if any(styles) else None,
+        "truncated_share": float(np.mean([rollout.finish_reason is FinishReason.LENGTH for rollout in rollouts])),
+        "zero_variance_groups": zero_variance_groups(rollouts),
+        "samples": len(rollouts),
+    }
+
+
+def interval_metrics(interval: Interval, trained_tokens: float) -> dict[str, Any]:
+    """Speeds and idle shares since the last step."""
+    seconds = max(interval.seconds, 1e-9)
+    return {
+        "tokens_per_second": trained_tokens / seconds,
+        "sampler_tokens_per_second": interval.sampled_tokens / seconds,
+        "sampler_idle": min(1.0, interval.sampler_wait_s / seconds),
+        "learner_idle": min(1.0, interval.learner_phases.get("wait", 0.0) / seconds),
+        "phase_seconds": {phase: round(value, 6) for phase, value in interval.learner_phases.items()},
+    }

@@ -1,0 +1,53 @@
+"""The decoder's parts as pure functions on arrays.
+
+Dimension letters: b rows, t query tokens, s key tokens, d model width, h query heads, g key/value heads, r = h/g,
+k head width, f feed-forward width.
+"""
+
+import jax
+import jax.numpy as jnp
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+    """Root-mean-square normalisation over the last axis, in float32 (Zhang and Sennrich 2019, arXiv 1910.07467)."""
+    x32 = x.astype(jnp.float32)
+    scaled = x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
+    return scaled.astype(x.dtype) * weight
+
+
+def rope_tables(positions: jax.Array, head_dim: int, theta: float) -> tuple[jax.Array, jax.Array]:
+    """Cosines and sines [b, t, k/2] of the rotary angles at integer positions [b, t] (Su et al. 2021, arXiv 2104.09864)."""
+    frequencies = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    angles = positions[..., None].astype(jnp.float32) * frequencies
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    """Turn the pairs (i, i + k/2) of x [b, t, heads, k], the pairing of Hugging Face checkpoints."""
+    first, second = jnp.split(x, 2, axis=-1)
+    cos, sin = cos[:, :, None, :].astype(x.dtype), sin[:, :, None, :].astype(x.dtype)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def attend(q: jax.Array, k: jax.Array, v: jax.Array, allowed: jax.Array) -> jax.Array:
+    """Grouped-query attention: q [b, t, h, k], k and v [b, s, g, k], allowed [b, t, s] -> [b, t, h, k].
+
+    Every query must be allowed at least one key. Softmax in float32.
+    """
+    b, t, h, width = q.shape
+    grouped = q.reshape(b, t, k.shape[2], -1, width)
+    scores = jnp.einsum("btgrk,bsgk->bgrts", grouped, k, preferred_element_type=jnp.float32) * width**-0.5
+    scores = jnp.where(allowed[:, None, None], scores, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    return jnp.einsum("bgrts,bsgk->btgrk", weights, v).reshape(b, t, h, width)
+
+
+def packed_mask(segment_ids: jax.Array) -> jax.Array:
+    """Which tokens see which in packed rows [b, t] -> [b, t, t]: the past of the same segment and oneself.
+
+    Segment 0 is padding; a padding token sees only itself, so nothing is undefined.
+    """
+    t = segment_ids.shape[1]
+    index = jnp.arange(t)
+    same = (segment_ids[:, :, None] == segment_ids[:, None, :]) & (segment_ids[:, :, None] > 0)
+    return (same & (index[:, None] >= index[None, :])) | (index[:, None] == index[None, :])

@@ -1,0 +1,1 @@
+"""Where a run becomes threads, files and signals. The only room that catches what others let fall."""

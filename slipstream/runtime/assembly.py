@@ -1,0 +1,136 @@
+"""Puts a run together: from configuration, policy and directory to the roles that will work on it."""
+
+from dataclasses import dataclass
+
+from slipstream.config.schema import RunConfig
+from slipstream.core.clock import Clock
+from slipstream.core.records import EvaluationResult, WeightVersion
+from slipstream.engine.engine import Engine
+from slipstream.ledger.ledger import Ledger
+from slipstream.ledger.state import Policy as LedgerPolicy
+from slipstream.loop.advantages import ADVANTAGES
+from slipstream.loop.collect import Collector
+from slipstream.loop.dispatch import Dispatch, SamplingRules
+from slipstream.loop.evaluate import evaluate
+from slipstream.loop.learn import Learn, SamplerCounters
+from slipstream.loop.phases import Phases
+from slipstream.runtime.embedded import Roles
+from slipstream.runtime.policy import Policy
+from slipstream.telemetry.events import Events
+from slipstream.telemetry.run_directory import RunDirectory
+from slipstream.train.learner import Learner
+from slipstream.weights.store import MemoryStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """Everything that runs, and what restarts need to reach."""
+
+    learner: Learner
+    ledger: Ledger
+    store: MemoryStore
+    roles: Roles
+
+
+def ledger_policy(config: RunConfig) -> LedgerPolicy:
+    """The ledger's rules of a configuration."""
+    return LedgerPolicy(
+        prompts_per_step=config.batch.prompts_per_step,
+        group_size=config.batch.group_size,
+        eta=config.mode.eta,
+        pinned=config.mode.kind != "inflight",
+        steps=config.run.steps,
+    )
+
+
+def build_engine(config: RunConfig, policy: Policy, clock: Clock, name: str, slots: int) -> Engine:
+    """An engine for the configuration's longest prompt and completion."""
+    return Engine(
+        policy.spec,
+        id=name,
+        clock=clock,
+        slots=slots,
+        max_tokens=policy.task.max_prompt_tokens + config.sampling.max_new_tokens,
+        tokens_per_dispatch=config.sampling.tokens_per_dispatch,
+        stop_ids=policy.task.tokenizer.stop_ids,
+    )
+
+
+def assemble(config: RunConfig, policy: Policy, directory: RunDirectory, clock: Clock, events: Events, run_id: str) -> Assembly:
+    """All roles of an embedded run, at the policy's weights, with the ledger as its journal has it."""
+    ledger = Ledger(directory.journal, ledger_policy(config), policy.task, clock)
+    store = MemoryStore(keep=config.mode.eta + 2)
+    learner = Learner(config, policy.spec, policy.params)
+    learner_phases, sampler_phases, evaluator_phases = (Phases(role, clock, events) for role in ("learner", "sampler-0", "evaluator"))
+    engine = build_engine(config, policy, clock, "sampler-0", config.sampling.slots)
+    collector = Collector(
+        run_id=run_id,
+        seed=config.run.seed,
+        lineage=ledger.state.lineage,
+        sampler_id=engine.id,
+        sampler_class=engine.sampler_class,
+        codec=policy.task.tokenizer,
+        grader=policy.task,
+    )
+    rules = SamplingRules(
+        seed=config.run.seed,
+        group_size=config.batch.group_size,
+        max_new_tokens=config.sampling.max_new_tokens,
+        temperature=config.sampling.temperature,
+        pinned=config.mode.kind != "inflight",
+    )
+    dispatch = Dispatch(
+        sampler=engine,
+        ledger=ledger,
+        store=store,
+        collector=collector,
+        rules=rules,
+        phases=sampler_phases,
+        events=events,
+        clock=clock,
+    )
+    counters = SamplerCounters(tokens=lambda: dispatch.tokens, wait_s=lambda: sampler_phases.seconds().get("wait", 0.0))
+    learn = Learn(
+        learner=learner,
+        ledger=ledger,
+        store=store,
+        advantage=ADVANTAGES[config.objective.advantage],
+        audit_every=config.evaluation.every_steps,
+        counters=counters,
+        phases=learner_phases,
+        events=events,
+        clock=clock,
+    )
+    roles = Roles(
+        learn=learn,
+        dispatch=dispatch,
+        evaluate=evaluation(config, policy, clock),
+        ledger=ledger,
+        learner_phases=learner_phases,
+        sampler_phases=sampler_phases,
+        evaluator_phases=evaluator_phases,
+        clock=clock,
+    )
+    return Assembly(learner=learner, ledger=ledger, store=store, roles=roles)
+
+
+def evaluation(config: RunConfig, policy: Policy, clock: Clock):
+    """A function from weights to their held-out score, with an engine of its own, made at the first call."""
+    prompts = policy.task.held_out(config.evaluation.prompts)
+    engines: list[Engine] = []
+
+    def run(weights: WeightVersion) -> EvaluationResult:
+        if not engines:
+            engines.append(build_engine(config, policy, clock, "evaluator", config.sampling.slots))
+        return evaluate(
+            sampler=engines[0],
+            weights=weights,
+            prompts=prompts,
+            grader=policy.task,
+            codec=policy.task.tokenizer,
+            task=policy.task.name,
+            max_new_tokens=config.sampling.max_new_tokens,
+            samples_kept=config.evaluation.samples_kept,
+        )
+
+    return run

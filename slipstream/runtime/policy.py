@@ -1,0 +1,74 @@
+"""The policy of a run as configured: fresh or read from a directory, with its tokenizer and its task."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.config.schema import PretrainedModel, RunConfig, ScratchModel
+from slipstream.core.errors import ConfigError, Problem
+from slipstream.envs.arithmetic import Arithmetic
+from slipstream.envs.build import build_task
+from slipstream.envs.rows import Rows
+from slipstream.envs.sums import Sums
+from slipstream.models.parameters import Params, initialise
+from slipstream.models.spec import ModelSpec
+from slipstream.text.chat import read_chat_template
+from slipstream.text.tokenizer import read_tokenizer
+from slipstream.weights.files import read_params
+from slipstream.weights.hf_config import read_spec
+from slipstream.weights.special_ids import read_stop_ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Model and task, bound to each other by the tokenizer."""
+
+    spec: ModelSpec
+    params: Params
+    task: Arithmetic | Sums | Rows
+
+
+def open_policy(config: RunConfig) -> Policy:
+    """Raises UsageError when the model directory or the data cannot be used, ConfigError when task and settings do not fit."""
+    source = config.model.source
+    policy = _pretrained(config, source) if isinstance(source, PretrainedModel) else _scratch(config, source)
+    _check_lengths(config, policy)
+    return policy
+
+
+def _scratch(config: RunConfig, source: ScratchModel) -> Policy:
+    task = build_task(config)
+    spec = ModelSpec(
+        vocab=task.tokenizer.vocab_size,
+        d_model=source.d_model,
+        layers=source.layers,
+        heads=source.heads,
+        kv_heads=source.kv_heads,
+        head_dim=source.d_model // source.heads,
+        d_ff=source.d_ff,
+        rope_theta=source.rope_theta,
+        norm_eps=1e-5,
+        tied=True,
+        context=config.batch.row_tokens,
+    )
+    return Policy(spec=spec, params=initialise(spec, config.run.seed), task=task)
+
+
+def _pretrained(config: RunConfig, source: PretrainedModel) -> Policy:
+    directory = Path(source.path)
+    spec = read_spec(directory)
+    task = build_task(config, read_tokenizer(directory, read_stop_ids(directory)), read_chat_template(directory))
+    return Policy(spec=spec, params=read_params(directory, spec), task=task)
+
+
+def _check_lengths(config: RunConfig, policy: Policy) -> None:
+    """The longest prompt and completion must fit a packed row and the model's context."""
+    longest = policy.task.max_prompt_tokens + config.sampling.max_new_tokens
+    made_of = f"prompts of up to {policy.task.max_prompt_tokens} tokens + sampling.max_new_tokens = {config.sampling.max_new_tokens}"
+    problems = []
+    if longest > config.batch.row_tokens:
+        problems.append(Problem(field="batch.row_tokens", value=str(config.batch.row_tokens), fix=f"must be at least {longest}: {made_of}"))
+    if longest > policy.spec.context:
+        fix = f"the model's context is {policy.spec.context} tokens, but {made_of} make {longest}"
+        problems.append(Problem(field="sampling.max_new_tokens", value=str(config.sampling.max_new_tokens), fix=fix))
+    if problems:
+        raise ConfigError(problems)

@@ -1,0 +1,191 @@
+"""The main job: `slipstream train`. A new run or one that goes on; warm start, steps, evaluations, checkpoints, report."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slipstream.config.load import dump_config, parse_config
+from slipstream.config.schema import RunConfig
+from slipstream.core.clock import SystemClock
+from slipstream.core.ids import random_run_id
+from slipstream.core.records import EvaluationResult, WeightVersion
+from slipstream.loop.warm_start import warm_start
+from slipstream.runtime.assembly import Assembly, assemble
+from slipstream.runtime.devices import configure_jax
+from slipstream.runtime.embedded import Embedded
+from slipstream.runtime.policy import Policy, open_policy
+from slipstream.runtime.recorder import Recorder
+from slipstream.runtime.stop import StopFlag
+from slipstream.telemetry.evaluations import evaluation_from_row
+from slipstream.telemetry.jsonl import read_jsonl
+from slipstream.telemetry.progress import Progress
+from slipstream.telemetry.report import write_report
+from slipstream.telemetry.run_directory import RunDirectory
+write_trace = lambda p: None
+from slipstream.train.arrays import read_tree, write_tree
+from slipstream.train.checkpoint import Checkpoint, newest_checkpoint, oldest_step, write_checkpoint
+
+
+class Interrupted(Exception):
+    """The run was told to stop; everything so far is kept."""
+
+    def __init__(self, cause: str, step: int, directory: Path) -> None:
+        super().__init__(f"stopped by {cause} after step {step}; go on with --resume --run-dir {directory}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What a run came to, for the summary."""
+
+    directory: Path
+    metrics: list[dict[str, Any]]
+    evaluations: list[EvaluationResult]
+    seconds: float  # run clock at the end, earlier starts included
+    report: Path
+
+
+def open_run(config: RunConfig, path: Path, resume: bool) -> tuple[RunConfig, RunDirectory]:
+    """The locked directory of a new run, or of the one to go on with (whose own configuration counts). Raises UsageError."""
+    if resume:
+        directory = RunDirectory.open(path)
+        directory.lock()
+        return parse_config(directory.config.read_text()), directory
+    directory = RunDirectory.create(path, dump_config(config))
+    directory.lock()
+    return config, directory
+
+
+def train(config: RunConfig, directory: RunDirectory, progress: Progress, stop: StopFlag) -> Finished:
+    """Run to the last step. Raises Interrupted when `stop` is set, RunFailed with its cause when it cannot go on."""
+    configure_jax()
+    rows = read_jsonl(directory.events) if directory.events.exists() else []
+    clock = SystemClock(offset_s=max((row["time"] for row in rows), default=0.0))
+    progress.start(f"{config.run.recipe} · {config.mode.kind} · seed {config.run.seed}", config.run.steps)
+    progress.phase("building the model")
+    policy = open_policy(config)
+    checkpoint = newest_checkpoint(directory.checkpoints)
+    run_id = str(checkpoint.notes["run_id"]) if checkpoint else random_run_id()
+    directory.truncate_after(checkpoint.step if checkpoint else -1)
+    recorder = Recorder(directory, clock, progress)
+    try:
+        job = _Job(config=config, policy=policy, directory=directory, recorder=recorder, progress=progress, clock=clock, run_id=run_id)
+        job.run(checkpoint, stop)
+    finally:
+        recorder.close()
+    write_trace(directory.path)
+    report = write_report(directory.path, decode=policy.task.tokenizer.decode)
+    progress.finish()
+    return Finished(
+        directory=directory.path,
+        metrics=read_jsonl(directory.metrics),
+        evaluations=[evaluation_from_row(row) for row in read_jsonl(directory.evaluations)],
+        seconds=clock.now_s(),
+        report=report,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """One start of a run."""
+
+    config: RunConfig
+    policy: Policy
+    directory: RunDirectory
+    recorder: Recorder
+    progress: Progress
+    clock: SystemClock
+    run_id: str
+
+    def run(self, checkpoint: Checkpoint | None, stop: StopFlag) -> None:
+        config, events = self.config, self.recorder.events
+        parts = assemble(config, self.policy, self.directory, self.clock, events, self.run_id)
+        mode = {"mode": config.mode.kind, "eta": config.mode.eta, "seed": config.run.seed, "recipe": config.run.recipe}
+        events.emit("supervisor", "run_started", run_id=self.run_id, **mode)
+        for note in getattr(self.policy.task, "notes", ()):
+            events.emit("source", "skipped", detail=note)
+            self.progress.note(note)
+        if checkpoint is None:
+            self._begin(parts, stop)
+        else:
+            self._go_on(parts, checkpoint)
+        self._steps(parts, stop)
+        parts.ledger.close()
+        events.emit("supervisor", "run_finished", steps=parts.learner.version)
+
+    def _begin(self, parts: Assembly, stop: StopFlag) -> None:
+        """Warm start, then version 0. A run killed before its first checkpoint begins here again."""
+        total = sum(stage.steps for stage in self.config.warm_start.stages)
+        if total:
+            self.progress.phase("warm start")
+            for step, loss in warm_start(parts.learner, self.policy.task, self.config.warm_start):
+                self.recorder.warm_start(step, total, loss)
+                if stop.is_set():
+                    raise Interrupted(f"{stop.cause} in the warm start", 0, self.directory.path)
+        parts.learner.begin_reinforcement()
+        if parts.ledger.state.next_index:
+            parts.ledger.restart(0)
+        parts.store.publish(parts.learner.weights())
+        if total:
+            self._checkpoint(parts)
+
+    def _go_on(self, parts: Assembly, checkpoint: Checkpoint) -> None:
+        self.progress.note(f"going on from checkpoint {checkpoint.path.name}")
+        parts.learner.restore(checkpoint.path)
+        parts.ledger.restart(checkpoint.step)
+        for version in sorted(checkpoint.notes["older_versions"]):
+            params, _ = read_tree(checkpoint.path / _older_name(version), self.policy.params)
+            parts.store.publish(WeightVersion(lineage=parts.ledger.state.lineage, version=version, params=params))
+        parts.store.publish(parts.learner.weights())
+        self.recorder.events.emit("supervisor", "resume", step=checkpoint.step, lineage=parts.ledger.state.lineage)
+
+    def _steps(self, parts: Assembly, stop: StopFlag) -> None:
+        config, steps = self.config, self.config.run.steps
+        embedded = Embedded(parts.roles, stop, self.recorder.evaluation)
+        embedded.start()
+        self._ask_evaluation(embedded, parts)
+        self.progress.phase("reinforcement learning")
+        try:
+            while parts.learner.version < steps:
+                report = embedded.next_step()
+                if report is None:
+                    break
+                self.recorder.step(report)
+                self._ask_evaluation(embedded, parts)
+                if parts.learner.version % config.checkpoint.every_steps == 0 or parts.learner.version == steps:
+                    self._checkpoint(parts)
+        finally:
+            parts.roles.learner_phases.enter("ended")
+            embedded.finish()
+        if parts.learner.version < steps:
+            self._checkpoint(parts)
+            raise Interrupted(stop.cause, parts.learner.version, self.directory.path)
+
+    def _ask_evaluation(self, embedded: Embedded, parts: Assembly) -> None:
+        """Every so many steps, before the first and after the last; after a resume only those not yet made."""
+        version = parts.learner.version
+        due = version % self.config.evaluation.every_steps == 0 or version == self.config.run.steps
+        made = {row["step"] for row in read_jsonl(self.directory.evaluations)} if due else set()
+        if due and version not in made:
+            embedded.evaluate(parts.learner.weights())
+
+    def _checkpoint(self, parts: Assembly) -> None:
+        """Everything needed to go on: learner, the older versions that pinned samplers still want, the journal synced."""
+        parts.roles.learner_phases.enter("checkpoint")
+        step = parts.learner.version
+        pinned = self.config.mode.kind != "inflight"
+        older = [version for version in range(max(0, step - self.config.mode.eta), step) if pinned]
+
+        def fill(path: Path) -> None:
+            parts.learner.save(path)
+            for version in older:
+                write_tree(path / _older_name(version), parts.store.get(version).params)
+
+        parts.ledger.sync()
+        notes = {"run_id": self.run_id, "lineage": parts.ledger.state.lineage, "older_versions": older}
+        checkpoints = self.directory.checkpoints
+        write_checkpoint(checkpoints, step, fill, notes)
+        parts.ledger.forget_before(oldest_step(checkpoints))
+
+
+def _older_name(version: int) -> str:
+    return f"policy-{version:06d}.safetensors"

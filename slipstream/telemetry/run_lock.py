@@ -1,0 +1,46 @@
+"""The lock that keeps a run directory to one process. The system frees it when the process dies, however it dies."""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO
+
+from slipstream.core.errors import UsageError
+from slipstream.telemetry.atomic import disk_space_named
+
+_held: set["RunLock"] = set()  # a lock is held until released or the process ends, even when nobody refers to it any more
+
+
+class RunLock:
+    """An exclusive lock on one file, with the holder's process id in it for people."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[str] | None = None
+
+    def acquire(self) -> None:
+        """Take the lock or raise `UsageError` naming the process that has it."""
+        if self._file is not None:
+            raise UsageError(f"{self.path.parent} is in use by process {os.getpid()}: this one")
+        with disk_space_named(self.path):
+            file = self.path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            file.close()
+            raise UsageError(f"{self.path.parent} is in use by process {holder}; wait for it or stop it first") from None
+        self._file = file
+        _held.add(self)
+        with disk_space_named(self.path):
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+
+    def release(self) -> None:
+        """Give the lock back; without it, nothing. The file stays: deleting it would let two processes lock two files of one name."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            _held.discard(self)

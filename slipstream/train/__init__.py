@@ -1,0 +1,1 @@
+"""Learning: packed batches, objectives, optimizer, the update, checkpoints. Imports jax."""

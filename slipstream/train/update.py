@@ -1,0 +1,104 @@
+"""The learner's device programs: gradient of one microbatch, log-probs without gradient, one optimizer update. Pure and jitted.
+
+Gradients are sums over tokens divided by a denominator counted over the whole optimizer step, so the split into microbatches
+changes nothing but rounding.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from slipstream.models.decoder import output_matrix, packed_hidden_states
+from slipstream.models.logprobs import selected_logprobs
+from slipstream.models.parameters import Params
+from slipstream.models.spec import ModelSpec
+from slipstream.train.objectives import TokenLoss
+from slipstream.train.packing import Microbatch
+
+jax.tree_util.register_dataclass(Microbatch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How the learner's layers are compiled; hashable, so a static argument."""
+
+    scan: bool  # one compiled layer in a loop
+    remat: bool  # recompute activations in the backward pass
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenStatistics:
+    """Per position [rows, row_tokens] of a microbatch; meaningless where the loss mask is 0."""
+
+    logprobs: jax.Array  # of the target under the current policy
+    entropy: jax.Array  # of the whole distribution
+    loss: jax.Array
+    limited: jax.Array  # 1 where the objective clipped the token or left it out
+
+
+def _logprobs(params: Params, spec: ModelSpec, layout: Layout, batch: Microbatch, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
+    hidden = packed_hidden_states(params, spec, batch.token_ids, batch.positions, batch.segment_ids, scan=layout.scan, remat=layout.remat)
+    rows, tokens, width = hidden.shape
+    flat = hidden.reshape(rows * tokens, width)
+    logprobs, entropy = selected_logprobs(flat, output_matrix(params), jnp.reshape(batch.targets, -1), temperature)
+    return logprobs.reshape(rows, tokens), entropy.reshape(rows, tokens)
+
+
+@partial(jax.jit, static_argnames=("spec", "layout"))
+def score(params: Params, spec: ModelSpec, layout: Layout, batch: Microbatch, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Log-probs of the targets and entropies, both [rows, row_tokens]."""
+    return _logprobs(params, spec, layout, batch, temperature)
+
+
+@partial(jax.jit, static_argnames=("spec", "layout", "token_loss"), donate_argnames=("gradient",))
+def accumulate(
+    params: Params,
+    spec: ModelSpec,
+    layout: Layout,
+    token_loss: TokenLoss,
+    gradient: Params,
+    batch: Microbatch,
+    proximal: jax.Array | None,
+    temperature: jax.Array,
+    denominator: jax.Array,
+) -> tuple[Params, TokenStatistics]:
+    """`gradient` plus that of the microbatch's loss sum / denominator; and the statistics of its tokens.
+
+    `proximal` None means the proximal policy is the current one (the first update of a step).
+    """
+
+    def loss_of(params: Params) -> tuple[jax.Array, TokenStatistics]:
+        current, entropy = _logprobs(params, spec, layout, batch, temperature)
+        near = jax.lax.stop_gradient(current) if proximal is None else proximal
+        loss, limited = token_loss(current, near, batch.behaviour_logprobs, batch.advantages)
+        masked = jnp.where(batch.loss_mask > 0, loss, 0.0)
+        return jnp.sum(masked) / denominator, TokenStatistics(logprobs=current, entropy=entropy, loss=masked, limited=limited)
+
+    (_, statistics), new = jax.value_and_grad(loss_of, has_aux=True)(params)
+    return jax.tree.map(jnp.add, gradient, new), statistics
+
+
+@partial(jax.jit, static_argnames=("optimizer",), donate_argnames=("state",))
+def apply_gradient(
+    optimizer: optax.GradientTransformation, params: Params, state: optax.OptState, gradient: Params
+) -> tuple[Params, optax.OptState, jax.Array, jax.Array]:
+    """New parameters, optimizer state, gradient norm before clipping, and update norm.
+
+    A gradient that is not finite changes nothing: the old parameters and state come back, with an update norm of 0. The old
+    parameters are never overwritten: samplers may hold them.
+    """
+    norm = optax.tree.norm(gradient)
+    finite = jnp.isfinite(norm)
+    updates, stepped = optimizer.update(gradient, state, params)
+    updates = jax.tree.map(lambda update: jnp.where(finite, update, jnp.zeros_like(update)), updates)
+    state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), stepped, state)
+    return optax.apply_updates(params, updates), state, norm, optax.tree.norm(updates)
+
+
+def zero_gradient(params: Params) -> Params:
+    """Where accumulation starts."""
+    return jax.tree.map(jnp.zeros_like, params)

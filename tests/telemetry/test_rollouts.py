@@ -1,0 +1,73 @@
+"""Rollouts on disk: every field, the right types, the same bytes for the same call."""
+
+import dataclasses
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from slipstream.core.records import Fate, Outcome, OutcomeKind, Rollout
+from slipstream.core.rng import generator
+from slipstream.telemetry.rollouts import read_rollouts, write_rollouts
+from tests.telemetry.synthetic import Shape, finish, make_text
+
+
+def some_rollouts(count: int, step: int = 0) -> list[Rollout]:
+    rng = generator(3, "rollouts", step)
+    texts = [make_text(0, number, 1.0, 0.5, rng) for number in range(count)]
+    return [finish(text, number, step, [0.0, 1.1], Shape(), rng) for number, text in enumerate(texts)]
+
+
+def test_every_field_comes_back(tmp_path: Path) -> None:
+    rollouts = some_rollouts(5)
+    rollouts[1] = dataclasses.replace(rollouts[1], outcome=Outcome(kind=OutcomeKind.TIMEOUT, reward=None))
+    write_rollouts(tmp_path, 7, rollouts, Fate.TRAINED, [0.5, 0.0, -0.5, 0.25, -0.25])
+    rows = read_rollouts(tmp_path).to_pylist()
+    for row, rollout in zip(rows, rollouts, strict=True):
+        outcome = rollout.outcome
+        assert [row.pop(name) for name in ("outcome", "reward", "format_ok", "style", "detail")] == [
+            *(outcome.kind, outcome.reward, outcome.format_ok, outcome.style, outcome.detail)
+        ]
+        assert (row.pop("step"), row.pop("fate")) == (7, "trained")
+        row.pop("advantage")
+        assert row == {
+            field.name: value.tolist() if hasattr(value, "tolist") else value
+            for field in dataclasses.fields(Rollout)
+            if field.name != "outcome" and (value := getattr(rollout, field.name)) is not None
+        }
+
+
+def test_columns_have_the_types_of_the_record(tmp_path: Path) -> None:
+    write_rollouts(tmp_path, 0, some_rollouts(2), Fate.DROPPED, [0.0, 0.0])
+    schema = read_rollouts(tmp_path).schema
+    assert schema.field("completion_ids").type == pa.list_(pa.int32())
+    assert schema.field("logprobs").type == pa.list_(pa.float32())
+    assert schema.field("loss_mask").type == pa.list_(pa.bool_())
+    assert schema.field("seed").type == pa.uint64()
+
+
+def test_writing_again_gives_the_same_bytes(tmp_path: Path) -> None:
+    path = write_rollouts(tmp_path, 3, some_rollouts(4), Fate.TRAINED, [1.0, 0.0, 0.0, -1.0])
+    first = path.read_bytes()
+    assert write_rollouts(tmp_path, 3, some_rollouts(4), Fate.TRAINED, [1.0, 0.0, 0.0, -1.0]) == path
+    assert path.read_bytes() == first
+    assert [item.name for item in tmp_path.iterdir()] == ["000003.parquet"]
+
+
+def test_steps_are_read_in_order(tmp_path: Path) -> None:
+    for step in (1_000_000, 2, 10):
+        write_rollouts(tmp_path, step, some_rollouts(2, step % 10), Fate.TRAINED, [0.0, 0.0])
+    table = read_rollouts(tmp_path, ["step", "completion_text"])
+    assert table.column_names == ["step", "completion_text"]
+    assert table["step"].to_pylist() == [2, 2, 10, 10, 1_000_000, 1_000_000]
+
+
+def test_no_rollouts_read_as_an_empty_table(tmp_path: Path) -> None:
+    assert read_rollouts(tmp_path / "absent", ["reward"]).num_rows == 0
+    write_rollouts(tmp_path, 0, [], Fate.TRAINED, [])
+    assert read_rollouts(tmp_path).num_rows == 0
+
+
+def test_advantages_must_match(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="2 rollouts and 1 advantages"):
+        write_rollouts(tmp_path, 0, some_rollouts(2), Fate.TRAINED, [0.0])
