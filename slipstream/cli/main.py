@@ -5,7 +5,7 @@ import sys
 import typer
 
 from slipstream import __version__
-from slipstream.cli.bench import bench_command
+from slipstream.cli.bench import bench_app
 from slipstream.cli.import_gguf import import_gguf_command
 from slipstream.cli.report import report_command
 from slipstream.cli.train import train_command
@@ -22,7 +22,7 @@ app = typer.Typer(
 app.command("train")(train_command)
 app.command("report")(report_command)
 app.command("import-gguf")(import_gguf_command)
-app.command("bench")(bench_command)
+app.add_typer(bench_app, name="bench")
 
 
 @app.callback(invoke_without_command=True)

@@ -36,8 +36,9 @@ def plan_prefill(admitted: Sequence[tuple[int, SampleRequest]], slot_count: int,
     by_prompt: dict[bytes, list[int]] = {}
     prompts: dict[bytes, np.ndarray] = {}
     for slot, request in admitted:
-        key = request.prompt_ids.tobytes()
-        prompts.setdefault(key, request.prompt_ids)
+        ids = np.asarray(request.prompt_ids, np.int32)  # one width, so that equal bytes are equal prompts
+        key = ids.tobytes()
+        prompts.setdefault(key, ids)
         by_prompt.setdefault(key, []).append(slot)
     by_length: dict[int, list[bytes]] = {}
     for key, ids in prompts.items():

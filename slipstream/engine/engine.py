@@ -4,6 +4,7 @@
 weights take effect between two dispatches; each token remembers the version that drew it.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from slipstream.core.clock import Clock
+from slipstream.core.errors import RunFailed
 from slipstream.core.records import FinishReason, Sample, SampleRequest, WeightVersion
 from slipstream.engine.admission import bucket, plan_prefill
-from slipstream.engine.decode import Cache, decode, empty_cache, empty_rows, prefill
+from slipstream.engine.decode import Cache, Rows, decode, empty_cache, empty_rows, prefill
 from slipstream.models.parameters import Params, unstack
 from slipstream.models.spec import ModelSpec
 
@@ -37,7 +39,7 @@ class Engine:
     """A batched sampler on one device.
 
     `max_tokens` bounds prompt plus completion; the cache holds that many positions a slot. `weights` must be loaded before
-    the first step. Raises ValueError for a request that cannot fit.
+    the first step. Raises ValueError for a request that cannot fit or be drawn.
     """
 
     def __init__(
@@ -95,10 +97,17 @@ class Engine:
             raise ValueError(f"request {request.key}: a token id lies outside the vocabulary of {self._spec.vocab}")
         if frozenset(request.stop_ids) != self._stops:
             raise ValueError(f"request {request.key}: stop ids {request.stop_ids} differ from the engine's {sorted(self._stops)}")
+        if not 0 <= request.seed < 2**64:
+            raise ValueError(f"request {request.key}: seed {request.seed} is not an unsigned 64-bit number")
+        if not 0 <= request.temperature < math.inf:
+            raise ValueError(f"request {request.key}: temperature {request.temperature} is neither 0 (greedy) nor a positive number")
         self._waiting.append(request)
 
     def step(self) -> list[Sample]:
-        """Admit, draw up to `tokens_per_dispatch` tokens a slot, return what ended. Nothing to do: an empty list."""
+        """Admit, draw up to `tokens_per_dispatch` tokens a slot, return what ended. Nothing to do: an empty list.
+
+        Raises RunFailed when the weights give log-probs that are not finite: no sample of theirs means anything.
+        """
         if self._params is None:
             raise RuntimeError(f"engine {self.id} has no weights; call load first")
         self._admit(self._params)
@@ -125,7 +134,7 @@ class Engine:
             self._running[slot] = _Running(request=request, started_s=now)
         self._rows = self._seat(admitted)
 
-    def _seat(self, admitted: Sequence[tuple[int, SampleRequest]]):
+    def _seat(self, admitted: Sequence[tuple[int, SampleRequest]]) -> Rows:
         """The rows with new requests in their slots: the prompt's last token is decoded first."""
         names = ("token", "position", "last_position", "active", "key", "temperature")
         host = {name: np.array(getattr(self._rows, name)) for name in names}
@@ -140,6 +149,8 @@ class Engine:
         return replace(self._rows, **{name: jnp.asarray(array) for name, array in host.items()})
 
     def _collect(self, tokens: np.ndarray, logprobs: np.ndarray, valid: np.ndarray) -> list[Sample]:
+        if not np.isfinite(logprobs[valid]).all():
+            raise RunFailed(f"engine {self.id}: the weights of version {self._version} give log-probs that are not finite")
         now = self._clock.now_s()
         finished = []
         for slot, state in list(self._running.items()):

@@ -34,6 +34,14 @@ class SampleDropped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnedAway:
+    """A sample came in that had ended before, or whose ticket is no longer worked on. Only counted."""
+
+    index: int
+    sample: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batched:
     """A batch was fixed. It will hold these tickets whenever it is asked for."""
 
@@ -62,9 +70,9 @@ class Restarted:
     version: int
 
 
-Event = Claimed | Submitted | SampleDropped | Batched | Trained | Forgotten | Restarted
+Event = Claimed | Submitted | SampleDropped | TurnedAway | Batched | Trained | Forgotten | Restarted
 KINDS: dict[str, type[Event]] = {
-    kind.__name__: kind for kind in (Claimed, Submitted, SampleDropped, Batched, Trained, Forgotten, Restarted)
+    kind.__name__: kind for kind in (Claimed, Submitted, SampleDropped, TurnedAway, Batched, Trained, Forgotten, Restarted)
 }
 
 

@@ -25,15 +25,22 @@ class Journal:
         self._path = path
         with self._failures():
             self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            self._database.execute("pragma journal_mode = wal")
-            self._database.execute("pragma synchronous = normal")
-            self._database.executescript(SCHEMA)
+            try:
+                self._database.execute("pragma journal_mode = wal")
+                self._database.execute("pragma synchronous = normal")
+                self._database.executescript(SCHEMA)
+            except sqlite3.Error:
+                self._database.close()
+                raise
 
     def events(self) -> Iterator[Event]:
-        """All events in order."""
+        """All events in order. Raises RunFailed at the first that cannot be read."""
         with self._failures():
-            for kind, body in self._database.execute("select kind, body from event order by seq"):
-                yield decode(kind, body)
+            for seq, kind, body in self._database.execute("select seq, kind, body from event order by seq"):
+                try:
+                    yield decode(kind, body)
+                except (KeyError, TypeError, ValueError) as error:
+                    raise RunFailed(f"{self._path} is damaged: its event {seq} cannot be read ({error!r})") from error
 
     def append(self, time_s: float, events: Sequence[Event], rollouts: Iterable[tuple[int, int, bytes]] = ()) -> None:
         """Write events and rollout bytes (ticket, sample, content) in one transaction: all of it or nothing."""
@@ -42,11 +49,10 @@ class Journal:
             self._database.executemany("insert into event (time, kind, body) values (?, ?, ?)", rows)
             self._database.executemany("insert into rollout values (?, ?, ?)", rollouts)
 
-    def rollouts(self, ticket: int) -> list[bytes]:
-        """Bytes of a ticket's rollouts, by sample index."""
+    def rollouts(self, ticket: int) -> dict[int, bytes]:
+        """Bytes of a ticket's rollouts by sample index, in its order."""
         with self._failures():
-            rows = self._database.execute("select content from rollout where ticket = ? order by sample", (ticket,))
-            return [content for (content,) in rows]
+            return dict(self._database.execute("select sample, content from rollout where ticket = ? order by sample", (ticket,)))
 
     def forget(self, time_s: float, event: Event, tickets: Sequence[int]) -> None:
         """Write the event and delete the rollouts of tickets that can never be asked for again."""
@@ -55,9 +61,11 @@ class Journal:
             self._database.executemany("delete from rollout where ticket = ?", [(ticket,) for ticket in tickets])
 
     def sync(self) -> None:
-        """Force everything written so far to the disk itself."""
+        """Force everything written so far to the disk itself. Raises RunFailed when someone who reads the file prevents it."""
         with self._failures():
-            self._database.execute("pragma wal_checkpoint(full)").fetchall()
+            ((busy, _, _),) = self._database.execute("pragma wal_checkpoint(full)").fetchall()
+        if busy:
+            raise RunFailed(f"{self._path} cannot be synced: another process is reading it; go on with --resume when it has ended")
 
     def close(self) -> None:
         with self._failures():
@@ -68,10 +76,11 @@ class Journal:
         self._database.execute("begin immediate")
         try:
             yield
+            self._database.execute("commit")
         except BaseException:
-            self._database.execute("rollback")
+            if self._database.in_transaction:  # a full disk may have ended it already
+                self._database.execute("rollback")
             raise
-        self._database.execute("commit")
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

@@ -3,13 +3,15 @@
 The age bound holds without throwing work away, by two rules together. *Admission*: a claim at version v is allowed only while
 claimed tickets <= (v + 1 + eta) P, so the tickets whose floor is f or older fit into batches 0 .. f + eta. *Earliest deadline
 first*: a ticket with floor f must be in batch f + eta at the latest; batches take the tightest floors first, and a batch
-waits for a ticket that would otherwise become too old.
+waits as long as those left over might not all fit into the batches before their deadlines. A ticket that came back with
+samples in keeps its deadline, and therefore its place.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 
-from slipstream.ledger.state import LedgerState, TicketEntry, TicketIndex, TicketState
+from slipstream.ledger.state import LedgerState, SampleIndex, TicketEntry, TicketIndex, TicketState, holds_place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +29,8 @@ def pinned_version(state: LedgerState, index: TicketIndex) -> int:
 
 def claimable(state: LedgerState, tickets: int, loaded_version: int) -> list[Grant]:
     """Up to `tickets` grants for a sampler that has `loaded_version` loaded; returned tickets first, then new ones."""
-    policy = state.policy
-    room = (state.version + 1 + policy.eta) * policy.prompts_per_step - state.claimed
-    total = policy.steps * policy.prompts_per_step
-    candidates = list(islice(chain(state.open_indices(), range(state.next_index, total)), max(0, min(tickets, room))))
-    if not policy.pinned:
+    candidates = list(islice(_admitted(state), max(0, tickets)))
+    if not state.policy.pinned:
         return [Grant(index=index, version=loaded_version) for index in candidates] if loaded_version >= state.version else []
     grants = [Grant(index=index, version=pinned_version(state, index)) for index in candidates]
     return [grant for grant in grants if grant.version == loaded_version]
@@ -39,14 +38,31 @@ def claimable(state: LedgerState, tickets: int, loaded_version: int) -> list[Gra
 
 def wanted_version(state: LedgerState, newest: int) -> int | None:
     """The version a sampler should have loaded for its next claim; None when nothing can be claimed now."""
-    policy = state.policy
-    candidates = [*state.open_indices()[:1], state.next_index]
-    if candidates[0] >= policy.steps * policy.prompts_per_step:
+    first = next(_admitted(state), None)
+    if first is None:
         return None
-    if (state.version + 1 + policy.eta) * policy.prompts_per_step <= state.claimed:
-        return None
-    version = pinned_version(state, candidates[0]) if policy.pinned else newest
+    version = pinned_version(state, first) if state.policy.pinned else newest
     return version if version <= newest else None
+
+
+def _admitted(state: LedgerState) -> Iterator[TicketIndex]:
+    """The tickets that may be claimed now, in the order in which they would be."""
+    policy = state.policy
+    room = (state.version + 1 + policy.eta) * policy.prompts_per_step - state.claimed
+    for index in state.open_indices():
+        places = 0 if holds_place(state.entries[index]) else 1
+        if room >= places:
+            room -= places
+            yield index
+    yield from range(state.next_index, min(state.next_index + max(0, room), policy.steps * policy.prompts_per_step))
+
+
+def turned_away(state: LedgerState, index: TicketIndex, sample: SampleIndex) -> bool:
+    """The sample has ended before, or its ticket is no longer worked on: handed in again it is a duplicate, first write wins."""
+    entry = state.entries.get(index)
+    if entry is None:
+        return index < state.next_index  # trained and forgotten
+    return entry.state is not TicketState.LEASED or sample in entry.submitted or sample in entry.dropped
 
 
 def next_batch(state: LedgerState) -> list[TicketIndex] | None:
@@ -62,19 +78,16 @@ def next_batch(state: LedgerState) -> list[TicketIndex] | None:
 
 
 def _earliest_deadlines(state: LedgerState, step: int) -> list[TicketIndex] | None:
+    """The complete tickets with the tightest floors, if all the others can still make their own deadlines afterwards."""
     policy = state.policy
-    live = {index: entry for index, entry in state.entries.items() if _has_deadline(entry)}
-    if any(entry.state is not TicketState.GROUPED and deadline(entry, policy.eta) <= step for entry in live.values()):
+    live = sorted((entry.floor, index) for index, entry in state.entries.items() if entry.step is None and holds_place(entry))
+    chosen = [index for _, index in live if state.entries[index].state is TicketState.GROUPED][: policy.prompts_per_step]
+    if len(chosen) < policy.prompts_per_step:
         return None
-    ready = sorted((entry.floor, index) for index, entry in live.items() if entry.state is TicketState.GROUPED)
-    chosen = sorted(index for _, index in ready[: policy.prompts_per_step])
-    return chosen if len(chosen) == policy.prompts_per_step else None
-
-
-def _has_deadline(entry: TicketEntry) -> bool:
-    """A returned ticket has one only when some of its samples are in: their tokens keep their age."""
-    partly = entry.state is TicketState.OPEN and entry.oldest is not None
-    return partly or entry.state in (TicketState.LEASED, TicketState.GROUPED)
+    taken = set(chosen)
+    others = [state.entries[index] for _, index in live if index not in taken]
+    in_time = all(deadline(entry, policy.eta) > step + place // policy.prompts_per_step for place, entry in enumerate(others))
+    return sorted(chosen) if in_time else None
 
 
 def deadline(entry: TicketEntry, eta: int) -> int:

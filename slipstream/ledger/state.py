@@ -64,8 +64,8 @@ class LedgerState:
 
     @property
     def claimed(self) -> int:
-        """Tickets that hold a place in some batch: ever claimed and not returned."""
-        return self.next_index - len(self.open_indices())
+        """Tickets that hold a place in some batch: ever claimed, but for those that came back with nothing in."""
+        return self.next_index - sum(not holds_place(entry) for entry in self.entries.values())
 
     def open_indices(self) -> list[TicketIndex]:
         """Returned tickets, oldest first."""
@@ -82,6 +82,11 @@ class LedgerState:
             counts[entry.state.value] += 1
         counts[TicketState.TRAINED.value] += self.forgotten
         return counts
+
+
+def holds_place(entry: TicketEntry) -> bool:
+    """A returned ticket holds its place only when some of its samples are in: their tokens keep their age."""
+    return entry.state is not TicketState.OPEN or entry.oldest is not None
 
 
 def complete(entry: TicketEntry, group_size: int) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import singledispatch
 
 from slipstream.core.errors import TransitionError
-from slipstream.ledger.events import Batched, Claimed, Event, Forgotten, Restarted, SampleDropped, Submitted, Trained
+from slipstream.ledger.events import Batched, Claimed, Event, Forgotten, Restarted, SampleDropped, Submitted, Trained, TurnedAway
 from slipstream.ledger.state import LedgerState, TicketEntry, TicketState, complete
 
 ALLOWED: dict[type[Event], frozenset[TicketState]] = {
@@ -38,8 +38,7 @@ def _(event: Claimed, state: LedgerState) -> LedgerState:
 @apply.register
 def _(event: Submitted, state: LedgerState) -> LedgerState:
     entry = _entry(event, state, event.index)
-    if event.sample in entry.submitted or event.sample in entry.dropped or not 0 <= event.sample < state.policy.group_size:
-        raise TransitionError(f"sample {event.index}/{event.sample} is already in, or no sample of its group")
+    _check_new(event, state, entry)
     if event.oldest < entry.floor:
         raise TransitionError(f"sample {event.index}/{event.sample} has tokens of version {event.oldest}, below its floor {entry.floor}")
     oldest = event.oldest if entry.oldest is None else min(entry.oldest, event.oldest)
@@ -49,16 +48,26 @@ def _(event: Submitted, state: LedgerState) -> LedgerState:
 @apply.register
 def _(event: SampleDropped, state: LedgerState) -> LedgerState:
     entry = _entry(event, state, event.index)
-    if event.sample in entry.submitted or event.sample in entry.dropped:
-        raise TransitionError(f"sample {event.index}/{event.sample} has already ended")
+    _check_new(event, state, entry)
     counts = {**state.samples_dropped, event.reason: state.samples_dropped.get(event.reason, 0) + 1}
     return _settle(replace(state, samples_dropped=counts), event.index, replace(entry, dropped=entry.dropped | {event.sample}))
+
+
+@apply.register
+def _(event: TurnedAway, state: LedgerState) -> LedgerState:
+    if event.index >= state.next_index:
+        raise TransitionError(f"sample {event.index}/{event.sample} came in for a ticket that nobody has claimed")
+    return replace(state, duplicates=state.duplicates + 1)
 
 
 @apply.register
 def _(event: Batched, state: LedgerState) -> LedgerState:
     if event.step != state.batched:
         raise TransitionError(f"batch {event.step} cannot be fixed: the next one is {state.batched}")
+    if len(set(event.members)) != len(event.members) or len(event.members) != state.policy.prompts_per_step:
+        raise TransitionError(
+            f"batch {event.step} cannot hold tickets {event.members}: it takes {state.policy.prompts_per_step} different ones"
+        )
     changed: dict[int, TicketEntry] = {}
     for index in event.members:
         entry = _entry(event, state, index)
@@ -112,6 +121,13 @@ def _entry(event: Event, state: LedgerState, index: int) -> TicketEntry:
         at = "unknown" if entry is None else entry.state.value
         raise TransitionError(f"{type(event).__name__} came to ticket {index}, which is {at}")
     return entry
+
+
+def _check_new(event: Submitted | SampleDropped, state: LedgerState, entry: TicketEntry) -> None:
+    if event.sample in entry.submitted or event.sample in entry.dropped:
+        raise TransitionError(f"sample {event.index}/{event.sample} has ended before")
+    if not 0 <= event.sample < state.policy.group_size:
+        raise TransitionError(f"sample {event.index}/{event.sample} is none of the {state.policy.group_size} of its group")
 
 
 def _with(state: LedgerState, index: int, entry: TicketEntry) -> LedgerState:

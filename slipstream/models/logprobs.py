@@ -4,9 +4,13 @@ Temperature is inside it: the log-prob is of the distribution that was really dr
 Letters: n positions, d model width, v vocabulary.
 """
 
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+Arrays = TypeVar("Arrays", bound=tuple[jax.Array, ...])
 
 MAX_LOGITS = 4_194_304  # floats of logits alive at once in `selected_logprobs`: 16 MiB
 
@@ -75,14 +79,14 @@ def _rows_per_chunk(vocabulary: int) -> int:
     return max(1, MAX_LOGITS // vocabulary)
 
 
-def _chunked(arrays: tuple[jax.Array, ...], rows: int) -> tuple[jax.Array, ...]:
+def _chunked(arrays: Arrays, rows: int) -> Arrays:
     """Each array [n, ...] padded with zeros to whole chunks [chunks, rows, ...]."""
 
     def split(array: jax.Array) -> jax.Array:
         padding = -array.shape[0] % rows
         return jnp.pad(array, ((0, padding), *((0, 0),) * (array.ndim - 1))).reshape(-1, rows, *array.shape[1:])
 
-    return tuple(split(array) for array in arrays)
+    return jax.tree.map(split, arrays)
 
 
 def _in_chunks(chunk, inputs: tuple[jax.Array, ...], vocabulary: int) -> tuple[jax.Array, jax.Array]:

@@ -146,7 +146,7 @@ def initialise(spec: ModelSpec, seed: int, dtype: jnp.dtype | type = jnp.float32
         shape = declaration.shape(spec)
         if declaration.init == "ones":
             return jnp.ones(shape, dtype)
-        words = np.array(key_words(seed, "init", ".".join(declaration.path)), np.uint32)
+        words = jnp.array(key_words(seed, "init", ".".join(declaration.path)), jnp.uint32)
         deviation = math.prod(spec.axis_size(axis) for axis in declaration.fan_in) ** -0.5
         return (deviation * jax.random.normal(jax.random.wrap_key_data(words), shape)).astype(dtype)
 

@@ -21,7 +21,7 @@ from slipstream.telemetry.jsonl import read_jsonl
 from slipstream.telemetry.progress import Progress
 from slipstream.telemetry.report import write_report
 from slipstream.telemetry.run_directory import RunDirectory
-write_trace = lambda p: None
+from slipstream.telemetry.trace import write_trace
 from slipstream.train.arrays import read_tree, write_tree
 from slipstream.train.checkpoint import Checkpoint, newest_checkpoint, oldest_step, write_checkpoint
 

@@ -26,19 +26,16 @@ def disk_space_named(path: Path) -> Iterator[None]:
 
 
 def atomic_write_bytes(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that a reader, or a crash at any moment, sees the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write `data` to `path` so that a reader, or a crash at any moment, sees the old content or the new, never a part.
+
+    Something at `path` that is no regular file (a pipe, a device) is written into, never replaced.
+    """
     with disk_space_named(path):
-        try:
-            with temporary.open("wb") as file:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:
                 file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        _sync_directory(path.parent)
+        else:
+            _replace(path, data)
 
 
 def atomic_write_text(path: Path, text: str) -> None:
@@ -50,6 +47,20 @@ def remove_temporaries(directory: Path) -> None:
     """Delete what writers that were killed in the middle left in `directory`. Only for whoever holds the run's lock."""
     for path in directory.glob(".*.tmp"):
         path.unlink()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
 
 
 def _sync_directory(directory: Path) -> None:

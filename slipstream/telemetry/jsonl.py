@@ -71,7 +71,7 @@ def read_jsonl(path: Path) -> list[Row]:
 
 def drop_torn_line(path: Path) -> None:
     """Cut a last line that is not a whole JSON object, and end the file with a newline. No file is no work."""
-    if not path.exists():
+    if not path.is_file():
         return
     data = path.read_bytes()
     whole, _, tail = data.rstrip(b"\n").rpartition(b"\n")

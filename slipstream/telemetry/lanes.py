@@ -12,7 +12,8 @@ BOX_BUDGET = 200_000  # boxes drawn at most
 TEXT_BUDGET = 20_000  # rollouts whose texts are in the page at most
 PROMPT_LETTERS, COMPLETION_LETTERS = 160, 320  # of each text shown on hover
 _TICKS = 2**31  # times are integers of (duration / 2^31) seconds: exact to a microsecond over half an hour
-_PHASES = ("wait", "pack", "step", "publish", "checkpoint", "evaluate", "load")
+_JOIN_S = 0.002
+_PHASES = ("wait", "pack", "step", "audit", "publish", "checkpoint", "evaluate", "load")
 _MARKS = ("publish", "load", "resume")
 
 
@@ -128,7 +129,8 @@ def clipped(text: str, letters: int) -> str:
 
 def _spans(rows: list[Row]) -> dict[str, Any]:
     """Spans by column. A sampler's own generate spans are left out: its boxes show them better."""
-    kept = [row for row in rows if row.get("phase") in _PHASES and isinstance(row.get("start"), int | float) and row.get("end") is not None]
+    timed = [row for row in rows if isinstance(row.get("start"), int | float) and isinstance(row.get("end"), int | float)]
+    kept = joined([row for row in timed if row.get("phase") in _PHASES])
     roles = sorted({row["role"] for row in kept})
     return {
         "roles": roles,
@@ -139,3 +141,18 @@ def _spans(rows: list[Row]) -> dict[str, Any]:
         "end": rounded([row["end"] for row in kept], 8),
         "step": [row.get("step", row.get("version")) for row in kept],
     }
+
+
+def joined(spans: list[Row]) -> list[Row]:
+    """Spans of one role, phase and step that follow each other within `_JOIN_S` made one: an idle sampler asks often."""
+    whole: list[Row] = []
+    latest: dict[str, Row] = {}
+    for span in spans:
+        before = latest.get(span["role"])
+        same = before is not None and (before["phase"], before.get("step")) == (span["phase"], span.get("step"))
+        if before is not None and same and 0 <= span["start"] - before["end"] <= _JOIN_S:
+            before["end"] = span["end"]
+        else:
+            latest[span["role"]] = dict(span)
+            whole.append(latest[span["role"]])
+    return whole

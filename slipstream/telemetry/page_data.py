@@ -17,7 +17,7 @@ _CURVES = (
     *("entropy", "kl", "grad_norm", "update_norm", "lr", "ratio_mean", "ratio_std", "ess", "clip_fraction", "mismatch_abs_max"),
     *("age_mean", "age_max", "lag_mean", "mixed_version_share", "sampler_idle", "learner_idle"),
 )
-_PHASES = ("wait", "pack", "step", "publish", "checkpoint")
+_PHASES = ("wait", "pack", "step", "audit", "publish", "checkpoint")
 
 
 def page_data(run: RunData, compare: RunData | None, decode: Decode | None) -> dict[str, Any]:

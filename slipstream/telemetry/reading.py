@@ -47,16 +47,21 @@ def _sample(run: RunData, columns: dict[str, np.ndarray], ids: np.ndarray, row: 
     }
 
 
+def version_runs(versions: np.ndarray) -> list[int]:
+    """Where each stretch of equal version begins."""
+    return [0, *(int(place) for place in np.flatnonzero(np.diff(versions)) + 1)]
+
+
 def version_segments(text: str, versions: np.ndarray, ids: np.ndarray, decode: Decode | None) -> tuple[list[list[Any]], bool]:
     """`text` cut where the version changes, and whether the cuts are only approximate."""
-    first = [0, *(int(place) for place in np.flatnonzero(np.diff(versions)) + 1)]
+    first = version_runs(versions)
     if decode is not None and len(first) > 1:
         ends = [*(len(decode(ids[:place].tolist())) for place in first[1:]), len(text)]
         exact = True
     else:
         exact = len(text) in (len(versions), len(versions) - 1)  # a letter a token, with or without a stop token
-        letters = len(versions) if exact else max(1, len(versions)) / max(1, len(text))
-        ends = [*(place if exact else round(place / letters) for place in first[1:]), len(text)]
+        letters_a_token = 1.0 if exact else len(text) / len(versions)
+        ends = [*(round(place * letters_a_token) for place in first[1:]), len(text)]
     segments, begin = [], 0
     for version, end in zip(versions[first], ends, strict=True):
         end = max(begin, min(end, len(text), LETTERS))

@@ -11,15 +11,20 @@ BINS = 240
 
 
 def throughput(run: RunData) -> dict[str, Any]:
-    """Rates in equal bins over the whole run: {"edges_s", "samplers": {id: tokens/s}, "learner": tokens/s}.
-
-    A rollout's tokens are spread evenly over its time, a step's over the time its arithmetic took.
+    """Rates in equal bins over the whole run: {"edges_s", "samplers": {id: tokens/s}, "learner": tokens/s, "warm_start_s": its
+    first and last moment or None}. A rollout's tokens are spread evenly over its time, a step's over the time its arithmetic took.
     """
     duration_s = run.duration_s()
     if not duration_s or not (len(run.rollouts) or run.metrics):
-        return {"edges_s": [], "samplers": {}, "learner": []}
+        return {"edges_s": [], "samplers": {}, "learner": [], "warm_start_s": None}
     edges = np.linspace(0.0, duration_s, BINS + 1)
-    return {"edges_s": rounded(edges), "samplers": _samplers(run, edges), "learner": rounded(_learner(run, edges), 4)}
+    warm_s = [row["time"] for row in run.events if row.get("kind") == "warm_start" and isinstance(row.get("time"), int | float)]
+    return {
+        "edges_s": rounded(edges),
+        "samplers": _samplers(run, edges),
+        "learner": rounded(_learner(run, edges), 4),
+        "warm_start_s": rounded([min(warm_s), max(warm_s)]) if warm_s else None,
+    }
 
 
 def _samplers(run: RunData, edges: np.ndarray) -> dict[str, list[float]]:

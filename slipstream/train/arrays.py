@@ -18,7 +18,7 @@ Tree = TypeVar("Tree")
 
 def write_tree(path: Path, tree: object, notes: Mapping[str, str] | None = None) -> None:
     """Write every leaf of `tree`, and `notes` as the file's metadata. Raises RunFailed when there is no space."""
-    leaves = {jax.tree_util.keystr(place): np.ascontiguousarray(leaf) for place, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    leaves = {jax.tree_util.keystr(place): np.asarray(leaf, order="C") for place, leaf in jax.tree_util.tree_leaves_with_path(tree)}
     atomic_write_bytes(path, save(leaves, metadata=dict(notes or {})))
 
 
@@ -33,8 +33,12 @@ def read_tree(path: Path, like: Tree) -> tuple[Tree, dict[str, str]]:
         raise RunFailed(f"{path} cannot be read: {error}") from error
     wanted = {jax.tree_util.keystr(place): leaf for place, leaf in places}
     wrong = sorted(stored.keys() ^ wanted.keys()) + [
-        name for name in sorted(stored.keys() & wanted.keys()) if stored[name].shape != np.shape(wanted[name])
+        name for name in sorted(stored.keys() & wanted.keys()) if _kind(stored[name]) != _kind(wanted[name])
     ]
     if wrong:
-        raise RunFailed(f"{path} does not fit this run's model: missing, extra or of another shape: {', '.join(wrong)}")
+        raise RunFailed(f"{path} does not fit this run's model: missing, extra or of another shape or type: {', '.join(wrong)}")
     return jax.tree_util.tree_unflatten(structure, [jnp.asarray(stored[name]) for name in wanted]), notes
+
+
+def _kind(array: np.ndarray | jax.Array) -> tuple[tuple[int, ...], np.dtype]:
+    return np.shape(array), np.dtype(array.dtype)

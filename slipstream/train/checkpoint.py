@@ -1,7 +1,8 @@
 """Checkpoints on disk: a directory that exists once its manifest, written last, verifies. The previous one stays until then, and after.
 
 A checkpoint is filled in a hidden directory, its files are hashed into manifest.json, and one rename makes it appear. Before
-older ones go it is read back. So a write that fails anywhere leaves the previous checkpoint as it was.
+others go it is read back. So a write that fails anywhere leaves the previous checkpoint as it was. The manifest carries its own
+hash: a flipped bit there must not turn one step into another.
 """
 
 import hashlib
@@ -32,31 +33,34 @@ class Checkpoint:
 def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None], notes: Mapping[str, Any]) -> Checkpoint:
     """Let `fill` write files into a directory, make it the checkpoint of `step`, verify it, drop all but the newest two.
 
-    Raises RunFailed when the disk is full or the checkpoint does not read back; older ones are untouched then.
+    Checkpoints of later steps go as well: they are of a future that a resume from an older one gave up. Raises RunFailed when the
+    disk is full or the checkpoint does not read back; the others are untouched then.
     """
-    final, partial = root / checkpoint_name(step), root / f".{checkpoint_name(step)}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
+    _remove_leftovers(root)
+    partial = root / f".{checkpoint_name(step)}.partial"
     partial.mkdir(parents=True)
     fill(partial)
-    files = {path.name: _entry(path) for path in sorted(partial.iterdir())}
-    atomic_write_text(partial / MANIFEST, json.dumps({"step": step, "notes": dict(notes), "files": files}, indent=1))
-    if final.exists():  # a later attempt at the same step, after a resume from an older checkpoint
-        shutil.rmtree(final)
-    partial.rename(final)
+    manifest = {"step": step, "notes": dict(notes), "files": {path.name: _entry(path) for path in sorted(partial.iterdir())}}
+    atomic_write_text(partial / MANIFEST, json.dumps(manifest | {"sha256": _digest(manifest)}, indent=1))
+    final = _appear(partial, root / checkpoint_name(step))
     written = read_checkpoint(final)
     if written is None:
         raise RunFailed(f"checkpoint {final} does not read back as written; the previous one is kept")
-    for path in _directories(root)[:-KEPT]:
+    directories = _directories(root)
+    now = directories.index(final) + 1
+    for path in directories[: max(0, now - KEPT)] + directories[now:]:
         shutil.rmtree(path)
+    _remove_leftovers(root)
     return written
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """The checkpoint in `path` if its manifest is there and every file has the bytes it says; else None."""
+    """The checkpoint in `path` if its manifest is there, intact, and every file has the bytes it says; else None."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
-        verified = all(_entry(path / name) == entry for name, entry in manifest["files"].items())
-    except (OSError, ValueError, KeyError, TypeError):
+        intact = manifest.pop("sha256") == _digest(manifest)
+        verified = intact and all(_entry(path / name) == entry for name, entry in manifest["files"].items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return Checkpoint(path=path, step=manifest["step"], notes=manifest["notes"]) if verified else None
 
@@ -73,6 +77,29 @@ def oldest_step(root: Path) -> int:
 
 def _directories(root: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if path.is_dir() and path.name.isdigit()) if root.is_dir() else []
+
+
+def _appear(partial: Path, final: Path) -> Path:
+    """Rename the filled directory into its place. One of the same step (an interrupted run writes its last step again) makes room first."""
+    replaced = final.with_name(f".{final.name}.replaced")
+    if not final.exists():
+        return partial.rename(final)
+    final.rename(replaced)
+    try:
+        return partial.rename(final)
+    except OSError:
+        replaced.rename(final)
+        raise
+
+
+def _remove_leftovers(root: Path) -> None:
+    """Delete the hidden directories of writes that ended in the middle, and of replaced checkpoints."""
+    for path in [*root.glob(".*.partial"), *root.glob(".*.replaced")]:
+        shutil.rmtree(path)
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _entry(path: Path) -> dict[str, Any]:

@@ -4,10 +4,12 @@ Implements `core.ports.Learner`; called by one thread only. Published weights ar
 using version v while v + 1 is made.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +26,7 @@ from slipstream.train.objectives.sft import sft
 from slipstream.train.optimizer import adamw, reinforcement_schedule, warm_start_schedule
 from slipstream.train.packing import Microbatch, pack, padding_waste, unpack
 from slipstream.train.statistics import TokenTable, step_statistics
-from slipstream.train.update import Layout, TokenStatistics, accumulate, apply_gradient, score, zero_gradient
+from slipstream.train.update import Layout, TokenStatistics, accumulate, apply_gradient, fresh_state, score, zero_gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +45,10 @@ class Learner:
         self._spec, self._batch, self._lineage = spec, config.batch, lineage
         self._layout = Layout(scan=config.model.learner_layers == "scan", remat=config.model.remat)
         self._temperature = jnp.float32(config.sampling.temperature)
-        self._warm = _warm_phase(config.warm_start)
-        self._reinforcement = _reinforcement_phase(config.optimizer, config.objective)
+        self._warm = _warm_phase(cast(Hashable, config.warm_start))
+        self._reinforcement = _reinforcement_phase(cast(Hashable, config.optimizer), cast(Hashable, config.objective))
         self._params = params
-        self._state = self._warm.optimizer.init(params)
-        self._warm_steps = 0
+        self._state = fresh_state(self._warm.optimizer, params)
         self._version = -1
         self._updates = 0
 
@@ -59,16 +60,15 @@ class Learner:
         return WeightVersion(lineage=self._lineage, version=self._version, params=self._params)
 
     def warm_step(self, sequences: Sequence[TrainingSequence]) -> float:
-        """One supervised optimizer step; returns its loss, nats a token."""
+        """One supervised optimizer step, at temperature 1; returns its loss, nats a token."""
         microbatches, _ = pack(sequences, self._batch.row_tokens, self._batch.rows_per_microbatch)
         tokens = _trained_tokens(sequences)
-        statistics, _, _ = self._update(self._warm, microbatches, [None] * len(microbatches), tokens)
-        self._warm_steps += 1
+        statistics, _, _ = self._update(self._warm, microbatches, [None] * len(microbatches), tokens, jnp.float32(1.0))
         return float(sum(np.asarray(part.loss).sum(dtype=np.float64) for part in statistics) / tokens)
 
     def begin_reinforcement(self) -> None:
         """The present weights become version 0, with a fresh optimizer."""
-        self._state = self._reinforcement.optimizer.init(self._params)
+        self._state = fresh_state(self._reinforcement.optimizer, self._params)
         self._version, self._updates = 0, 0
 
     def step(self, sequences: Sequence[TrainingSequence]) -> dict[str, float]:
@@ -80,13 +80,15 @@ class Learner:
         packed = [pack(_with_signal(part), self._batch.row_tokens, self._batch.rows_per_microbatch)[0] for part in parts]
         proximal = self._proximal(packed)
         tables, grad_norms, update_norms = [], [], []
-        rate = float(self._reinforcement.schedule(self._updates))
+        rate = float(np.asarray(self._reinforcement.schedule(self._updates)))
         for part, microbatches, near in zip(parts, packed, proximal, strict=True):
-            statistics, grad_norm, update_norm = self._update(self._reinforcement, microbatches, near, max(1, _trained_tokens(part)))
+            statistics, grad_norm, update_norm = self._update(
+                self._reinforcement, microbatches, near, max(1, _trained_tokens(part)), self._temperature
+            )
             tables.append(_table(microbatches, statistics))
             grad_norms.append(grad_norm)
             update_norms.append(update_norm)
-            self._updates += 1
+            self._updates += bool(np.isfinite(grad_norm))
         self._version += 1
         tokens = _trained_tokens(sequences)
         metrics = step_statistics(_concatenate(tables), max(1, tokens))
@@ -94,7 +96,7 @@ class Learner:
         return metrics | {
             "tokens": float(tokens),
             "lr": rate,
-            "grad_norm": max(grad_norms),
+            "grad_norm": float(np.max(grad_norms)),
             "update_norm": max(update_norms),
             "nonfinite_updates": float(sum(not np.isfinite(norm) for norm in grad_norms)),
             "padding_waste": waste,
@@ -112,8 +114,9 @@ class Learner:
 
     def restore(self, directory: Path) -> None:
         """Continue from what `save` wrote. Raises RunFailed when files and model disagree."""
-        self._params, _ = read_tree(directory / "params.safetensors", self._params)
-        self._state, counters = read_tree(directory / "optimizer.safetensors", self._reinforcement.optimizer.init(self._params))
+        params, _ = read_tree(directory / "params.safetensors", self._params)
+        state, counters = read_tree(directory / "optimizer.safetensors", fresh_state(self._reinforcement.optimizer, params))
+        self._params, self._state = params, state
         self._version, self._updates = int(counters["version"]), int(counters["updates"])
 
     def _proximal(self, packed: Sequence[Sequence[Microbatch]]) -> list[list[jax.Array | None]]:
@@ -126,13 +129,18 @@ class Learner:
         ]
 
     def _update(
-        self, phase: _Phase, microbatches: Sequence[Microbatch], proximal: Sequence[jax.Array | None], denominator: int
+        self,
+        phase: _Phase,
+        microbatches: Sequence[Microbatch],
+        proximal: Sequence[jax.Array | None],
+        denominator: int,
+        temperature: jax.Array,
     ) -> tuple[list[TokenStatistics], float, float]:
         gradient = zero_gradient(self._params)
         statistics = []
         for batch, near in zip(microbatches, proximal, strict=True):
             gradient, part = accumulate(
-                self._params, self._spec, self._layout, phase.loss, gradient, batch, near, self._temperature, jnp.float32(denominator)
+                self._params, self._spec, self._layout, phase.loss, gradient, batch, near, temperature, jnp.float32(denominator)
             )
             statistics.append(part)
         self._params, self._state, grad_norm, update_norm = apply_gradient(phase.optimizer, self._params, self._state, gradient)
@@ -156,7 +164,7 @@ def _reinforcement_phase(settings: OptimizerSection, loss: ObjectiveSection) -> 
 def _split(sequences: Sequence[TrainingSequence], parts: int) -> list[Sequence[TrainingSequence]]:
     """`parts` contiguous shares, equal to within one sequence."""
     edges = [round(part * len(sequences) / parts) for part in range(parts + 1)]
-    return [sequences[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [sequences[start:end] for start, end in pairwise(edges)]
 
 
 def _with_signal(sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:

@@ -6,6 +6,7 @@ changes nothing but rounding.
 
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +42,8 @@ class TokenStatistics:
 
 
 def _logprobs(params: Params, spec: ModelSpec, layout: Layout, batch: Microbatch, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
-    hidden = packed_hidden_states(params, spec, batch.token_ids, batch.positions, batch.segment_ids, scan=layout.scan, remat=layout.remat)
+    token_ids, positions, segment_ids = jnp.asarray(batch.token_ids), jnp.asarray(batch.positions), jnp.asarray(batch.segment_ids)
+    hidden = packed_hidden_states(params, spec, token_ids, positions, segment_ids, scan=layout.scan, remat=layout.remat)
     rows, tokens, width = hidden.shape
     flat = hidden.reshape(rows * tokens, width)
     logprobs, entropy = selected_logprobs(flat, output_matrix(params), jnp.reshape(batch.targets, -1), temperature)
@@ -74,7 +76,7 @@ def accumulate(
     def loss_of(params: Params) -> tuple[jax.Array, TokenStatistics]:
         current, entropy = _logprobs(params, spec, layout, batch, temperature)
         near = jax.lax.stop_gradient(current) if proximal is None else proximal
-        loss, limited = token_loss(current, near, batch.behaviour_logprobs, batch.advantages)
+        loss, limited = token_loss(current, near, jnp.asarray(batch.behaviour_logprobs), jnp.asarray(batch.advantages))
         masked = jnp.where(batch.loss_mask > 0, loss, 0.0)
         return jnp.sum(masked) / denominator, TokenStatistics(logprobs=current, entropy=entropy, loss=masked, limited=limited)
 
@@ -93,10 +95,16 @@ def apply_gradient(
     """
     norm = optax.tree.norm(gradient)
     finite = jnp.isfinite(norm)
-    updates, stepped = optimizer.update(gradient, state, params)
+    updates, stepped = optimizer.update(cast(optax.Updates, gradient), state, cast(optax.Params, params))
     updates = jax.tree.map(lambda update: jnp.where(finite, update, jnp.zeros_like(update)), updates)
     state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), stepped, state)
-    return optax.apply_updates(params, updates), state, norm, optax.tree.norm(updates)
+    moved = optax.apply_updates(cast(optax.Params, params), updates)
+    return cast(Params, moved), state, jnp.asarray(norm), jnp.asarray(optax.tree.norm(updates))
+
+
+def fresh_state(optimizer: optax.GradientTransformation, params: Params) -> optax.OptState:
+    """Optimizer state before the first update."""
+    return optimizer.init(cast(optax.Params, params))
 
 
 def zero_gradient(params: Params) -> Params:

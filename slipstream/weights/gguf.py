@@ -4,6 +4,7 @@ Reading and dequantising is the `gguf` package's work (an extra, imported only h
 the rotary pairs, and refusing by name whatever the decoder cannot do.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -47,6 +48,9 @@ class ImportedModel:
 def import_gguf(source: Path, out: Path, *, dtype: str = "bfloat16", progress: Callable[[str], None] = lambda line: None) -> ImportedModel:
     """Convert the GGUF file `source` to the model directory `out`, which must be absent or empty.
 
+    bfloat16 rounds the dequantised weights: token log-probs of SmolLM2-135M move by 0.013 nats on average, 0.12 at most of 183.
+    That is no harm to a start of training; to compare with an engine that reads the GGUF file itself, write float32.
+
     Raises UsageError when the package `gguf` is absent, the file is damaged or of another architecture, tensors are not those
     declared or of a type that cannot be dequantised, or `out` has files in it.
     """
@@ -66,10 +70,8 @@ def import_gguf(source: Path, out: Path, *, dtype: str = "bfloat16", progress: C
     tensors = {name: array.astype(DTYPES[dtype], copy=False) for name, array in _arrays(found, spec, source)}
     progress(f"writing {out} as {dtype}")
     write_tensors(out, spec, tensors, special=special, dtype=dtype, texts=texts)
-    types = [tensor.tensor_type.name for tensor in reader.tensors]
-    return ImportedModel(
-        directory=out, spec=spec, parameters=count(spec), tensor_types={name: types.count(name) for name in sorted(set(types))}
-    )
+    types = Counter(tensor.tensor_type.name for tensor in reader.tensors)
+    return ImportedModel(directory=out, spec=spec, parameters=count(spec), tensor_types=types)
 
 
 def find_packaged_gguf(package: str) -> Path:
@@ -128,9 +130,8 @@ def _arrays(found: Mapping[str, Any], spec: ModelSpec, source: Path) -> Iterator
         try:
             array = dequantize(tensor.data, tensor.tensor_type)
         except NotImplementedError:
-            raise UsageError(
-                f"{source}: tensor {tensor.name} has type {tensor.tensor_type.name}, which the package gguf cannot read"
-            ) from None
+            kind = tensor.tensor_type.name
+            raise UsageError(f"{source}: tensor {tensor.name} has type {kind}, which cannot be dequantised") from None
         if name.endswith("q_proj.weight"):
             array = unpermuted(array, spec.heads)
         elif name.endswith("k_proj.weight"):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.config.load import load_config
 from slipstream.config.schema import PretrainedModel, RowsTask, RunConfig
 from slipstream.core.errors import UsageError
 from slipstream.core.records import OutcomeKind
@@ -77,6 +78,14 @@ def test_hopeless_data_is_refused_with_the_reason(files: Path) -> None:
         task(files, train=str(files / "test.jsonl"))
     with pytest.raises(UsageError, match="does not exist"):
         task(files, test=str(files / "none.jsonl"))
+
+
+@pytest.mark.parametrize("recipe", ["sums", "gsm8k"])
+def test_the_recipes_load_and_a_packed_row_holds_their_longest_sample(recipe: str) -> None:
+    config = load_config(recipe)
+    longest = config.task.max_prompt_tokens if isinstance(config.task, RowsTask) else 52  # of sums: see the test with the real model
+    assert longest + config.sampling.max_new_tokens <= config.batch.row_tokens
+    assert isinstance(config.model.source, PretrainedModel)
 
 
 def test_build_task_chooses_by_configuration(files: Path) -> None:

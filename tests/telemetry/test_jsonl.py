@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import os
 import threading
 from pathlib import Path
 
@@ -89,15 +90,13 @@ def test_a_broken_line_elsewhere_is_named(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_said_in_words_and_leaves_whole_rows(tmp_path: Path) -> None:
-    """/dev/full takes no byte; a writer whose file fills up half way cuts the half row off."""
-    with pytest.raises(RunFailed, match=r"no space left on device while writing .*; free space and go on with --resume"):
-        write_to_full_device()
+    """A writer whose file fills up half way through a row cuts that half off, so that it can go on once there is space."""
     path = tmp_path / "rows.jsonl"
     writer = JsonlWriter(path)
     writer.write({"i": 0})
     real = writer._file
     writer._file = HalfFull(real)  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(RunFailed, match="no space left"):
+    with pytest.raises(RunFailed, match=r"no space left on device while writing .*rows\.jsonl; free space and go on with --resume"):
         writer.write({"i": 1})
     writer._file = real
     writer.write({"i": 2})
@@ -105,8 +104,15 @@ def test_a_full_disk_is_said_in_words_and_leaves_whole_rows(tmp_path: Path) -> N
     assert path.read_bytes() == b'{"i":0}\n{"i":2}\n'
 
 
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs the system's device that is always full")
+def test_the_systems_own_full_device_is_said_in_words() -> None:
+    with pytest.raises(RunFailed, match="no space left on device while writing /dev/full"):
+        write_to_full_device()
+
+
 def write_to_full_device() -> None:
-    with atomic.disk_space_named(Path("/dev/full")), Path("/dev/full").open("wb", buffering=0) as file:
+    path = Path("/dev/full")
+    with atomic.disk_space_named(path), path.open("r+b", buffering=0) as file:
         file.write(b"x")
 
 
@@ -143,3 +149,14 @@ def test_a_failed_whole_file_write_leaves_the_old_content_and_no_rest(tmp_path: 
 def test_other_errors_keep_their_kind(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         atomic.atomic_write_text(tmp_path / "absent" / "file.txt", "x")
+
+
+def test_a_pipe_is_written_into_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe, taken = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: taken.append(pipe.read_text()))
+    reader.start()
+    atomic.atomic_write_text(pipe, "page")
+    reader.join()
+    assert taken == ["page"]
+    assert pipe.is_fifo()

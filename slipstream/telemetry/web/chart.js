@@ -20,24 +20,26 @@ function ticks(low, high, count) {
   return found;
 }
 
-// Numbers with as many digits as tell neighbouring ticks apart.
-function tickWriter(values) {
-  const step = Math.abs(values[1] - values[0]);
-  const size = Math.max(...values.map(Math.abs));
-  if (!step || size < 1e-3 || size >= 1e4) return write.number;
+// Numbers, or percents, with as many digits as tell neighbouring ticks apart.
+function tickWriter(values, percent) {
+  const factor = percent ? 100 : 1;
+  const step = Math.abs(values[1] - values[0]) * factor;
+  const size = Math.max(...values.map(Math.abs)) * factor;
+  if (!step || (!percent && (size < 1e-3 || size >= 1e4))) return percent || write.number;
   let digits = 0;
   while (digits < 6 && Math.abs(Number(step.toFixed(digits)) - step) > step * 1e-6) digits += 1;
-  return (value) => value.toFixed(digits).replace("-", "−");
+  return (value) => `${(value * factor).toFixed(digits).replace("-", "−")}${percent ? " %" : ""}`;
 }
 
-function extent(values, fixed) {
+// Least and greatest value with a little room. `fixed` is shown at least: a value outside it widens the axis, so that it is seen.
+function extent(values, fixed = [null, null]) {
   const present = values.filter((value) => value != null && Number.isFinite(value));
-  let low = fixed?.[0] ?? Math.min(...present);
-  let high = fixed?.[1] ?? Math.max(...present);
-  if (!present.length && !fixed) [low, high] = [0, 1];
+  let low = Math.min(...present, fixed[0] ?? Infinity);
+  let high = Math.max(...present, fixed[1] ?? -Infinity);
+  if (low > high) [low, high] = [0, 1];
   if (low === high) [low, high] = [low - (Math.abs(low) * 0.1 || 0.5), high + (Math.abs(high) * 0.1 || 0.5)];
   const room = (high - low) * 0.06;
-  return [fixed?.[0] ?? low - room, fixed?.[1] ?? high + room];
+  return [low === fixed[0] ? low : low - room, high === fixed[1] ? high : high + room];
 }
 
 function legend(series) {
@@ -90,7 +92,7 @@ function axes(svg, width, height, x, y) {
   const toX = (value) => MARGIN.left + ((value - x.domain[0]) / (x.domain[1] - x.domain[0])) * (right - MARGIN.left);
   const toY = (value) => bottom - ((value - y.domain[0]) / (y.domain[1] - y.domain[0])) * (bottom - MARGIN.top);
   const rungs = ticks(...y.domain, Math.max(2, Math.floor(height / 55)));
-  const writeRung = y.write || tickWriter(rungs);
+  const writeRung = !y.write || y.write === write.percent ? tickWriter(rungs, y.write) : y.write;
   for (const value of rungs) {
     svg.append(shape("line", { class: "grid", x1: MARGIN.left, x2: right, y1: toY(value), y2: toY(value) }));
     svg.append(shape("text", { class: "tick", x: MARGIN.left - 8, y: toY(value) + 4, "text-anchor": "end" }, writeRung(value)));
@@ -171,7 +173,7 @@ function tipRow(colour, name, value) {
   return make("div", { class: "row" }, key, make("span", {}, name), make("b", {}, value));
 }
 
-// Stacked steps over bins: series of {name, colour, y}, one value a bin; `edges` are the bins' borders.
+// Stacked steps over bins: series of {name, colour, y}, one value a bin; `edges` are the bins' borders; `parts` are named stretches behind.
 function stackChart(spec) {
   const series = spec.series.filter((one) => one.y.some((value) => value));
   const every = { ...spec, series: series.map((one) => ({ ...one, area: true })), legend: true, empty: series.length ? null : spec.empty };
@@ -180,10 +182,15 @@ function stackChart(spec) {
     const x = { ...spec.x, domain: spec.x.domain || [spec.edges[0], spec.edges[spec.edges.length - 1]] };
     const y = { ...spec.y, domain: [0, spec.y.top || Math.max(...sums, 1e-12) * 1.06] };
     const scale = axes(svg, width, height, x, y);
+    for (const part of spec.parts || []) {
+      const [left, right] = [scale.toX(part.from), scale.toX(part.to)];
+      svg.append(shape("rect", { class: "part", x: left, width: right - left, y: MARGIN.top, height: scale.bottom - MARGIN.top }));
+      if (right - left > 60) svg.append(shape("text", { class: "label", x: (left + right) / 2, y: MARGIN.top + 16, "text-anchor": "middle" }, part.name));
+    }
     let below = sums.map(() => 0);
     for (const one of series) {
       const above = below.map((value, i) => value + (one.y[i] || 0));
-      svg.append(shape("path", { d: stairs(spec.edges, above, below, scale), fill: one.colour, class: "stack" }));
+      svg.append(shape("path", { d: stairs(spec.edges, above, below, { toX: scale.toX, toY: (value) => scale.toY(Math.min(value, y.domain[1])) }), fill: one.colour, class: "stack" }));
       below = above;
     }
     svg.addEventListener("pointermove", (event) => {
@@ -230,6 +237,6 @@ function barChart(spec) {
     if (spec.bound == null) return;
     const edge = scale.toX(spec.bound + 0.5);
     svg.append(shape("line", { class: "bound", x1: edge, x2: edge, y1: MARGIN.top, y2: scale.bottom }));
-    svg.append(shape("text", { class: "label", x: edge - 6, y: MARGIN.top + 10, "text-anchor": "end" }, `bound η = ${spec.bound}`));
+    svg.append(shape("text", { class: "label", x: edge, y: MARGIN.top - 8, "text-anchor": "end" }, `bound η = ${spec.bound}`));
   });
 }

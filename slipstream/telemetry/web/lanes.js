@@ -67,7 +67,7 @@ class Lanes {
     this.pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.palette = {};
     const style = getComputedStyle(document.documentElement);
-    const names = ["ink", "muted", "rule", "panel", "sunken", "phase-wait", "phase-pack", "phase-step", "phase-publish", "phase-checkpoint", "phase-evaluate", "phase-load"];
+    const names = ["ink", "muted", "rule", "sunken", ...this.data.spans.phases.map((phase) => `phase-${phase}`)];
     this.ink = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
     this.draw();
   }
@@ -195,7 +195,7 @@ class Lanes {
       this.pen.fillStyle = this.ink[`phase-${spans.phases[spans.phase[i]]}`];
       this.pen.fillRect(x0, y, Math.max(1, x1 - x0), height);
       const name = spans.phases[spans.phase[i]];
-      if (height > 10 && x1 - x0 > 70 && name !== "wait") {
+      if (height > 10 && Math.min(x1, this.width) - Math.max(x0, LANE.left) > 80 && name !== "wait") {
         this.pen.fillStyle = "#fff";
         this.pen.textAlign = "left";
         this.pen.fillText(spans.step[i] == null ? name : `${name} ${spans.step[i]}`, Math.max(x0, LANE.left) + 6, y + 12);
@@ -205,8 +205,9 @@ class Lanes {
 
   // Publishes and loads in the colour of their version; a restart across all lanes.
   drawMarks() {
-    for (const [role, kind, time, version] of this.data.marks) {
-      if (time < this.view[0] || time > this.view[1]) continue;
+    const inView = this.data.marks.filter((mark) => mark[2] >= this.view[0] && mark[2] <= this.view[1]);
+    const thick = inView.length < this.width / 12 ? 3 : 1;
+    for (const [role, kind, time, version] of inView) {
       const x = Math.round(this.toX(time));
       const lane = this.laneOf(role);
       if (kind === "resume") {
@@ -214,7 +215,7 @@ class Lanes {
         this.pen.fillRect(x, LANE.top, 2, this.bottom - LANE.top);
       } else if (lane && version != null) {
         this.pen.fillStyle = this.colour(version);
-        this.pen.fillRect(x - 1, lane[0] - 2, 3, lane[1] + 4);
+        this.pen.fillRect(x - (thick >> 1), lane[0] - 2, thick, lane[1] + 4);
       }
     }
   }

@@ -88,7 +88,8 @@ function throughputPart(throughput, top = {}) {
   const time = { label: "run clock", write: (value) => write.time(value, span) };
   const binName = (i) => `${write.time(edges[i], 5)} to ${write.time(edges[i + 1], 5)}`;
   const bands = Object.entries(throughput.samplers).map(([name, y], i) => ({ name, y, colour: COLOUR[[0, 2, 3, 5, 4][i % 5]] }));
-  const common = { edges, binName, x: { ...time, domain: [0, span] } };
+  const parts = throughput.warm_start_s ? [{ name: "warm start", from: throughput.warm_start_s[0], to: throughput.warm_start_s[1] }] : [];
+  const common = { edges, parts, binName, x: { ...time, domain: [0, span] } };
   return [
     stackChart({ ...common, title: "Sampled", series: bands, y: { label: "tokens / s", write: write.thousands, top: top.sampled }, height: 230, empty: "no rollout in this run yet" }),
     stackChart({ ...common, title: "Trained", series: [{ name: "learner", y: throughput.learner, colour: COLOUR[1] }], y: { label: "tokens / s", write: write.thousands, top: top.trained }, height: 170, empty: "no learner step in this run yet" }),
@@ -109,15 +110,25 @@ function trustPart({ metrics, ages }) {
   );
 }
 
+// Where a few steps (the first compiles) are far taller than the others, the axis follows the others and the words say so.
+function fittingTop(sums) {
+  const usual = [...sums].sort((a, b) => a - b)[Math.floor(0.95 * (sums.length - 1))];
+  const tall = sums.filter((sum) => sum > 3 * usual);
+  if (!tall.length || !usual) return {};
+  const words = `Steps taller than this chart: ${tall.length} of ${sums.length}, the tallest ${write.number(Math.max(...tall))} s.`;
+  return { top: 1.6 * usual, hint: words };
+}
+
 function phasesPart({ metrics, phases }) {
   const steps = metrics.step;
-  const series = Object.entries(phases).map(([name, y]) => ({ name, y, colour: `var(--phase-${name}, var(--violet))` }));
+  const series = Object.entries(phases).map(([name, y]) => ({ name, y, colour: `var(--phase-${name}, var(--muted))` }));
   const edges = [...steps.map((step) => step - 0.5), (steps[steps.length - 1] ?? 0) + 0.5];
   const idle = [curve("samplers", "sampler_idle", metrics, COLOUR[0]), curve("learner", "learner_idle", metrics, COLOUR[1])];
+  const { top, hint } = fittingTop(steps.map((_, i) => series.reduce((sum, one) => sum + (one.y[i] || 0), 0)));
   return make(
     "div",
     { class: "grid" },
-    stackChart({ title: "Learner phases", edges, binName: (i) => `step ${steps[i]}`, x: STEP, y: { label: "seconds", write: write.number }, series, height: 240, empty: "no learner step in this run yet" }),
+    stackChart({ title: "Learner phases", hint, edges, binName: (i) => `step ${steps[i]}`, x: STEP, y: { label: "seconds", write: write.number, top }, series, height: 240, empty: "no learner step in this run yet" }),
     lineChart({ title: "Idle", x: STEP, y: { label: "share of the step", domain: [0, 1], write: write.percent }, series: idle, height: 240, empty: "no learner step in this run yet" }),
   );
 }
