@@ -36,12 +36,15 @@ def train_command(
 
 
 def _run(config, run_dir: Path, resume: bool, quiet: bool, as_json: bool) -> None:
-    # jax starts here, after everything that can be refused without it
-    from slipstream.runtime.stop import StopFlag, installed
-    from slipstream.runtime.train import Interrupted, open_run, train
-    from slipstream.telemetry.progress import make_progress
+    from slipstream.runtime.opening import open_run
 
     config, directory = open_run(config, run_dir, resume)
+
+    # jax starts here, after everything that can be refused without it
+    from slipstream.runtime.stop import StopFlag, installed
+    from slipstream.runtime.train import Interrupted, train
+    from slipstream.telemetry.progress import make_progress
+
     progress = make_progress(sys.stderr, quiet)
     try:
         with installed(StopFlag()) as stop:

@@ -1,12 +1,14 @@
 """The whole-tree check: contradictions between fields, and settings that could have no effect. Reports all of them."""
 
-from slipstream.config.schema import ArithmeticTask, PretrainedModel, RunConfig, ScratchModel, SumsTask
+from collections.abc import Sequence
+
+from slipstream.config.schema import ArithmeticTask, PretrainedModel, RowsTask, RunConfig, ScratchModel, Section, SumsTask
 from slipstream.core.errors import Problem
 
 
 def contradictions(config: RunConfig) -> list[Problem]:
     """Every problem between fields of an otherwise well-formed tree; an empty list means it can run."""
-    return [*_mode(config), *_batch(config), *_objective(config), *_model_and_task(config)]
+    return [*_mode(config), *_batch(config), *_objective(config), *_warm_start(config), *_model_and_task(config)]
 
 
 def _problem(field: str, value: object, fix: str) -> Problem:
@@ -23,7 +25,8 @@ def _mode(config: RunConfig) -> list[Problem]:
 
 
 def _batch(config: RunConfig) -> list[Problem]:
-    batch, problems = config.batch, []
+    batch = config.batch
+    problems: list[Problem] = []
     if batch.prompts_per_step % batch.minibatches:
         problems.append(_problem("batch.minibatches", batch.minibatches, f"must divide batch.prompts_per_step = {batch.prompts_per_step}"))
     if config.sampling.max_new_tokens >= batch.row_tokens:
@@ -33,22 +36,47 @@ def _batch(config: RunConfig) -> list[Problem]:
 
 
 def _objective(config: RunConfig) -> list[Problem]:
-    objective = config.objective
-    problems = []
-    changed = objective.model_fields_set
-    if objective.name in ("reinforce", "reinforce_is"):
-        for name in sorted({"clip_low", "clip_high"} & changed):
-            default = type(objective).model_fields[name].default
-            if getattr(objective, name) != default:
-                problems.append(_problem(f"objective.{name}", getattr(objective, name), f"{objective.name} does not clip; remove it"))
+    objective, batch = config.objective, config.batch
+    problems: list[Problem] = []
+    problems += _without_effect(objective, "objective", ("clip_low", "clip_high"), _why_nothing_is_clipped(config))
+    if objective.name in ("ppo", "reinforce"):
+        problems += _without_effect(objective, "objective", ("weight_cap",), f"{objective.name} has no importance weights to cap")
     if objective.name == "reinforce" and config.mode.eta > 0:
         fix = "reinforce has no correction and drifts on stale data; use decoupled_ppo or reinforce_is, or mode.kind=sync mode.eta=0"
         problems.append(_problem("objective.name", objective.name, fix))
+    if objective.name == "reinforce" and batch.minibatches > 1:
+        fix = "reinforce has no correction, and after the first minibatch the samples are no longer its own; set it to 1"
+        problems.append(_problem("batch.minibatches", batch.minibatches, fix))
     return problems
 
 
+def _why_nothing_is_clipped(config: RunConfig) -> str:
+    """The reason why no ratio can ever leave 1, "" where it can."""
+    name, single = config.objective.name, config.batch.minibatches == 1
+    if name in ("reinforce", "reinforce_is"):
+        return f"{name} does not clip"
+    if name == "decoupled_ppo" and single:
+        return "with batch.minibatches=1 the proximal policy is the current one, so that nothing is clipped"
+    if name == "ppo" and single and config.mode.kind == "sync":
+        return "with mode.kind=sync and batch.minibatches=1 the samples are the policy's own, so that nothing is clipped"
+    return ""
+
+
+def _warm_start(config: RunConfig) -> list[Problem]:
+    if config.warm_start.stages:
+        return []
+    fields = ("samples_per_step", "learning_rate", "warmup_steps", "b2")
+    return _without_effect(config.warm_start, "warm_start", fields, "there are no warm_start.stages")
+
+
+def _without_effect(section: Section, path: str, fields: Sequence[str], reason: str) -> list[Problem]:
+    """Fields that were given a value of their own although, for `reason`, nothing reads them; none where there is no reason."""
+    given = [name for name in fields if getattr(section, name) != type(section).model_fields[name].default]
+    return [_problem(f"{path}.{name}", getattr(section, name), f"has no effect: {reason}; remove it") for name in given if reason]
+
+
 def _model_and_task(config: RunConfig) -> list[Problem]:
-    problems = []
+    problems: list[Problem] = []
     source, task = config.model.source, config.task
     if isinstance(source, ScratchModel):
         if source.heads % source.kv_heads:
@@ -63,6 +91,8 @@ def _model_and_task(config: RunConfig) -> list[Problem]:
         problems.append(
             _problem("warm_start.stages", len(config.warm_start.stages), f"task {task.kind} has no demonstrations; remove them")
         )
+    if isinstance(task, RowsTask) and task.grader == "exact":
+        problems += _without_effect(task, "task", ("format_weight",), "task.grader=exact judges the whole reply and no form")
     if isinstance(task, (ArithmeticTask, SumsTask)) and not 0 < task.held_out < 1:
         problems.append(_problem("task.held_out", task.held_out, "both training and held-out problems are needed; choose between 0 and 1"))
     return problems

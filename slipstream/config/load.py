@@ -3,11 +3,13 @@
 All problems are reported at once: unknown fields (with the near ones), wrong types, and contradictions (`check.py`).
 """
 
+import os
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import tomli_w
 from pydantic import BaseModel, ValidationError
@@ -37,8 +39,12 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def parse_config(toml_text: str) -> RunConfig:
-    """The configuration saved in a run directory. Raises ConfigError."""
-    return _validated(tomllib.loads(toml_text), [])
+    """The configuration saved in a run directory. Raises UsageError when it is no TOML, ConfigError with every problem otherwise."""
+    try:
+        tree = tomllib.loads(toml_text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"the saved configuration is not valid TOML: {error}") from error
+    return _validated(tree, [])
 
 
 def dump_config(config: RunConfig) -> str:
@@ -50,18 +56,19 @@ def _recipe_tree(recipe: str) -> Tree:
     path = Path(recipe)
     if recipe in recipe_names():
         text = (resources.files("slipstream.config") / "recipes" / f"{recipe}.toml").read_text()
-    elif path.suffix == ".toml" or path.exists():
+    elif path.suffix == ".toml" or os.path.exists(recipe):  # unlike Path.exists it takes any text
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"recipe file {recipe!r} cannot be read: {error}") from error
     else:
-        raise UsageError(f"unknown recipe {recipe!r}: {near_names(recipe, recipe_names())} A path to a TOML file works too.")
+        raise UsageError(f"unknown recipe {recipe!r} ({near_names(recipe, recipe_names())}); a path to a TOML file works too")
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"recipe {recipe!r} is not valid TOML: {error}") from error
-    tree.setdefault("run", {}).setdefault("recipe", path.stem)
+    if (run := _table(tree.setdefault("run", {}))) is not None:
+        run.setdefault("recipe", path.stem)
     return tree
 
 
@@ -73,12 +80,17 @@ def _apply_override(tree: Tree, text: str) -> Problem | None:
         return Problem(field=f"--set {text}", value="", fix="write it as section.field=value")
     node = tree
     for key in keys[:-1]:
-        child = node.setdefault(key, {})
-        if not isinstance(child, dict):
+        child = _table(node.setdefault(key, {}))
+        if child is None:
             return Problem(field=path, value=repr(raw), fix=f"{key} is a value, not a section")
         node = child
     node[keys[-1]] = _toml_value(raw.strip())
     return None
+
+
+def _table(value: Any) -> Tree | None:
+    """The value if it is a TOML table."""
+    return cast(Tree, value) if isinstance(value, dict) else None
 
 
 def _toml_value(raw: str) -> Any:
@@ -101,38 +113,71 @@ def _validated(tree: Tree, problems: list[Problem]) -> RunConfig:
 
 
 def _problem(details: ErrorDetails) -> Problem:
-    location = [str(part) for part in details["loc"]]
-    field = ".".join(location)
-    if details["type"] == "extra_forbidden":
-        return Problem(
-            field=field, value=repr(details["input"]), fix=f"no such field; {near_names(location[-1], _sibling_fields(location))}"
-        )
-    if details["type"] == "missing":
-        return Problem(field=field, value="(absent)", fix="this field is required; give it with --set " + _settable(location) + "=...")
-    return Problem(field=field, value=repr(details["input"]), fix=details["msg"])
+    """What pydantic found, in the words and with the path that a person uses."""
+    place = _place(details["loc"])
+    field, given, kind = place.path, repr(details["input"]), details["type"]
+    if kind == "extra_forbidden":
+        fix = f"no such field; {near_names(str(details['loc'][-1]), _names(place.parents))}"
+    elif kind == "missing":
+        given = "(absent)"
+        fix = "it has to be given" if place.within else f"this field is required; give it with --set {field}=..."
+    elif kind == "union_tag_not_found":
+        field, given = f"{field}.kind", "(absent)"
+        fix = f"this field is required beside the others; give it with --set {field}=..., known: {', '.join(_tags(place.sections))}"
+    elif kind == "union_tag_invalid":
+        tag = str(details.get("ctx", {})["tag"])
+        field, given, fix = f"{field}.kind", repr(tag), near_names(tag, _tags(place.sections))
+    elif kind in ("model_type", "model_attributes_type"):
+        fix = f"this is a section; set its fields one by one: {', '.join(sorted(_names(place.sections)))}"
+    else:
+        fix = details["msg"]
+    return Problem(field=field, value=given, fix=place.within + fix)
 
 
-def _settable(location: Sequence[str]) -> str:
-    """The path to give to --set: pydantic names the chosen union member inside the location, a person does not."""
-    return ".".join(part for part in location if part not in ("scratch", "pretrained", "arithmetic", "sums", "rows"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where in the tree a problem is."""
+
+    path: str  # as given to --set
+    within: str  # the place inside the field's value, for a list; "" otherwise
+    sections: Sequence[type[BaseModel]]  # section classes that may stand there
+    parents: Sequence[type[BaseModel]]  # section classes that may stand one level up
 
 
-def _sibling_fields(location: Sequence[str]) -> Iterable[str]:
-    """Names that are allowed where the unknown one stood, found by walking the schema down the error's path."""
-    models: list[type[BaseModel]] = [RunConfig]
-    for part in location[:-1]:
-        models = [child for model in models for child in _children(model, part)] or models
-    return {name for model in models for name in model.model_fields}
+def _place(location: Sequence[str | int]) -> _Place:
+    """Walks the schema down a location of pydantic, which also names the chosen member of each union; a person does not."""
+    path: list[str] = []
+    within: list[str] = []
+    parents: list[type[BaseModel]] = []
+    sections: list[type[BaseModel]] = [RunConfig]
+    for part in location:
+        if isinstance(part, int):
+            within.append(f"entry {part}")
+        elif part in _tags(sections):
+            sections = [section for section in sections if section.model_fields["kind"].default == part]
+        else:
+            (within or path).append(part)
+            parents, sections = sections, [child for section in sections for child in _children(section, part)]
+    return _Place(path=".".join(path), within=f"{', '.join(within)}: " if within else "", sections=sections, parents=parents)
 
 
-def _children(model: type[BaseModel], part: str) -> list[type[BaseModel]]:
-    """Section classes found at field `part` of `model`; a union offers all its members."""
-    field = model.model_fields.get(part)
-    return _models_in(field.annotation) if field else []
+def _tags(sections: Sequence[type[BaseModel]]) -> list[str]:
+    """What `kind` may be where there is a choice between sections; [] where there is none."""
+    return [section.model_fields["kind"].default for section in sections] if len(sections) > 1 else []
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    arguments: Mapping[int, Any] = dict(enumerate(getattr(annotation, "__args__", ())))
-    return [model for argument in arguments.values() for model in _models_in(argument)]
+def _names(sections: Iterable[type[BaseModel]]) -> set[str]:
+    return {name for section in sections for name in section.model_fields}
+
+
+def _children(section: type[BaseModel], part: str) -> list[type[BaseModel]]:
+    """Section classes found at field `part`; a union offers all its members."""
+    field = section.model_fields.get(part)
+    return _sections_in(field.annotation) if field else []
+
+
+def _sections_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    arguments: tuple[Any, ...] = getattr(annotation, "__args__", ())
+    return [section for argument in arguments for section in _sections_in(argument)]

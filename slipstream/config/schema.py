@@ -11,6 +11,7 @@ Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
+Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class Section(BaseModel):
@@ -136,7 +137,7 @@ class WarmStartSection(Section):
     """Peak learning rate."""
     warmup_steps: Count = 50
     """Steps of linear rise to the peak; then a cosine falls to a tenth."""
-    b2: Share = 0.98
+    b2: Decay = 0.98
     """Adam's second decay; short runs need a short memory."""
 
 
@@ -190,8 +191,6 @@ class ObjectiveSection(Section):
     """Ratios above 1 + clip_high earn no further gradient (ppo kinds)."""
     weight_cap: float = Field(default=5.0, gt=0)
     """Largest importance weight: beyond it decoupled_ppo leaves the token out, reinforce_is cuts the weight to it."""
-    reducer: Literal["token"] = "token"
-    """`token`: the sum over all trained tokens of the step divided by their number."""
 
 
 class OptimizerSection(Section):
@@ -201,9 +200,9 @@ class OptimizerSection(Section):
     """Step size after the warm-up; constant. Adam on tiny batches breaks by step size long before gradient norm."""
     warmup_steps: Count = 5
     """Optimizer steps of linear rise; Adam's moments start empty, so never 0 for real runs."""
-    b1: Share = 0.9
+    b1: Decay = 0.9
     """Adam's first decay."""
-    b2: Share = 0.99
+    b2: Decay = 0.99
     """Adam's second decay; shorter than usual because RL runs are short and drift."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Decoupled weight decay; none by default, runs are short."""

@@ -195,5 +195,5 @@ class EvaluationResult:
     n: int  # prompts
     pass_at_1: float
     ci: tuple[float, float]  # 95 % Wilson interval
-    extra: dict[str, float] = field(default_factory=dict)  # task's own figures, e.g. worked share, completion tokens
+    extra: dict[str, float] = field(default_factory=dict[str, float])  # task's own figures, e.g. worked share, completion tokens
     samples: tuple[dict[str, Any], ...] = ()  # a few answers to read: prompt, completion, answer, reward

@@ -14,11 +14,12 @@ Place = str | int
 def key_words(seed: int, purpose: str, *place: Place) -> tuple[int, int]:
     """Two 32-bit words, well mixed, that name one independent stream. Different arguments give unrelated words.
 
-    Each part is length-prefixed, so that ("ab", "c") and ("a", "bc") differ.
+    Each part is length-prefixed, so that ("ab", "c") and ("a", "bc") differ, and its type counts, so that 1 and "1" do; a numpy
+    integer names the same place as the plain one.
     """
     digest = hashlib.blake2b(digest_size=8)
     for part in (seed, purpose, *place):
-        text = f"{type(part).__name__}:{part}".encode()
+        text = (f"str:{part}" if isinstance(part, str) else f"int:{int(part)}").encode()
         digest.update(len(text).to_bytes(4, "little"))
         digest.update(text)
     value = int.from_bytes(digest.digest(), "little")

@@ -15,6 +15,7 @@ from slipstream.core.rng import generator, key_words
 from slipstream.text.tokenizer import Tokenizer, character_tokenizer
 
 ALPHABET = "0123456789+x=:,#" + "abcdefghijklmnopqrstuvwyz" + " .-/()?!'\"*<>"  # 54 characters; the stop token makes 55
+SHORT_SHOWN = 0.2  # demonstrations use a shorter number this often: uniform draws make them so rare that they stay unlearnt
 SYMBOL = {"addition": "+", "multiplication": "x"}
 
 
@@ -25,6 +26,7 @@ class Arithmetic:
     config: ArithmeticTask
     seed: int
     tokenizer: Tokenizer
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -59,7 +61,7 @@ class Arithmetic:
 
     def demonstration(self, index: int, worked_share: float) -> Demonstration:
         rng = generator(self.seed, "demonstration", index)
-        a, b = self._draw_training(rng)
+        a, b = self._draw_training(rng, SHORT_SHOWN)
         prompt = self._prompt(a, b, "")
         working = self._working(a, b) if rng.random() < worked_share else ""
         completion = self.tokenizer.encode(f"{working}#{prompt.answer}")
@@ -68,15 +70,20 @@ class Arithmetic:
     def _pair(self, purpose: str, index: int) -> tuple[int, int]:
         return self._draw_training(generator(self.seed, purpose, index))
 
-    def _draw_training(self, rng: np.random.Generator) -> tuple[int, int]:
+    def _draw_training(self, rng: np.random.Generator, short: float = 0.0) -> tuple[int, int]:
         while True:
-            a, b = self._draw(rng)
+            a, b = self._draw(rng, short)
             if not self._is_held_out(a, b):
                 return a, b
 
-    def _draw(self, rng: np.random.Generator) -> tuple[int, int]:
-        largest = 10**self.config.digits
-        return int(rng.integers(largest)), int(rng.integers(largest if self.config.operation == "addition" else 10))
+    def _draw(self, rng: np.random.Generator, short: float = 0.0) -> tuple[int, int]:
+        """Both numbers uniform below 10^digits; each with probability `short` below 10^(digits - 1) instead."""
+
+        def number() -> int:
+            digits = self.config.digits - (short > 0 and rng.random() < short)
+            return int(rng.integers(10**digits))
+
+        return number(), number() if self.config.operation == "addition" else int(rng.integers(10))
 
     def _is_held_out(self, a: int, b: int) -> bool:
         words, _ = key_words(0, "split", self.config.operation, a, b)

@@ -9,9 +9,21 @@ from slipstream.text.tokenizer import Tokenizer
 class Task(Protocol):
     """One task of a run, bound to the run's seed and tokenizer. Every method is a pure function of its arguments."""
 
-    name: str
-    tokenizer: Tokenizer
-    max_prompt_tokens: int  # no prompt is longer
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """No prompt is longer."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of the data: rows that were skipped, and why."""
+        ...
 
     def prompt(self, index: int) -> Prompt:
         """The `index`-th training prompt of the run; its id is unique to the index."""

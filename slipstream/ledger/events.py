@@ -82,6 +82,8 @@ def encode(event: Event) -> tuple[str, str]:
 
 
 def decode(kind: str, body: str) -> Event:
-    """The event that `encode` gave. Raises KeyError for an unknown kind."""
+    """The event that `encode` gave. Raises KeyError for an unknown kind, TypeError or ValueError for a broken body."""
     fields: dict[str, Any] = json.loads(body)
-    return KINDS[kind](**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+    if "members" in fields:
+        fields["members"] = tuple(fields["members"])
+    return KINDS[kind](**fields)

@@ -4,13 +4,15 @@ Every event is on disk before anyone acts on it. Write-ahead logging survives th
 `sync` also makes everything so far survive a power cut, and is called before a checkpoint is declared to exist.
 """
 
+import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from slipstream.core.errors import RunFailed
 from slipstream.ledger.events import Event, decode, encode
+from slipstream.telemetry.atomic import disk_space_named
 
 SCHEMA = """
 create table if not exists event (seq integer primary key, time real not null, kind text not null, body text not null);
@@ -61,18 +63,20 @@ class Journal:
             self._database.executemany("delete from rollout where ticket = ?", [(ticket,) for ticket in tickets])
 
     def sync(self) -> None:
-        """Force everything written so far to the disk itself. Raises RunFailed when someone who reads the file prevents it."""
+        """Force everything written so far to the disk itself, whoever is reading the file meanwhile."""
         with self._failures():
-            ((busy, _, _),) = self._database.execute("pragma wal_checkpoint(full)").fetchall()
-        if busy:
-            raise RunFailed(f"{self._path} cannot be synced: another process is reading it; go on with --resume when it has ended")
+            self._database.execute("pragma wal_checkpoint(passive)").fetchall()
+        log = self._path.with_name(f"{self._path.name}-wal")
+        if log.exists():  # what a reader kept out of the database is whole in the log
+            with disk_space_named(log), log.open("rb") as file:
+                os.fsync(file.fileno())
 
     def close(self) -> None:
         with self._failures():
             self._database.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self) -> Generator[None]:
         self._database.execute("begin immediate")
         try:
             yield
@@ -83,10 +87,13 @@ class Journal:
             raise
 
     @contextmanager
-    def _failures(self) -> Iterator[None]:
+    def _failures(self) -> Generator[None]:
         try:
             yield
         except sqlite3.DatabaseError as error:
-            full = "full" in str(error) or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-            cause = "no space left on device" if full else f"{error}"
-            raise RunFailed(f"{cause} while using {self._path}; {'free space and ' if full else ''}go on with --resume") from error
+            code = getattr(error, "sqlite_errorcode", None)
+            if code == sqlite3.SQLITE_FULL:
+                raise RunFailed(f"no space left on device while using {self._path}; free space and go on with --resume") from error
+            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise RunFailed(f"{self._path} is damaged ({error}); put back a copy of it or start a new run") from error
+            raise RunFailed(f"{error} while using {self._path}; go on with --resume") from error

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from slipstream.core.clock import Clock
 from slipstream.core.codec import rollout_from_bytes, rollout_to_bytes
-from slipstream.core.errors import RunFailed
+from slipstream.core.errors import RunFailed, TransitionError
 from slipstream.core.ids import group_id, ticket_id
 from slipstream.core.ports import PromptStream
 from slipstream.core.records import Batch, Rollout, Ticket
-from slipstream.ledger.events import Batched, Claimed, Event, Forgotten, Restarted, SampleDropped, Submitted, Trained
+from slipstream.ledger.events import Batched, Claimed, Event, Forgotten, Restarted, SampleDropped, Submitted, Trained, TurnedAway
 from slipstream.ledger.journal import Journal
-from slipstream.ledger.rules import Grant, claimable, next_batch, wanted_version
+from slipstream.ledger.rules import Grant, claimable, next_batch, turned_away, wanted_version
 from slipstream.ledger.state import LedgerState, Policy
 from slipstream.ledger.transition import apply
 
@@ -32,8 +32,15 @@ class Ledger:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._sequence = 0
-        for event in self._journal.events():
-            self._state = apply(event, self._state)
+        try:
+            for event in self._journal.events():
+                self._state = apply(event, self._state)
+        except TransitionError as error:
+            self._journal.close()
+            raise RunFailed(f"{path} is damaged, or run.toml was changed since: {error}") from error
+        except RunFailed:
+            self._journal.close()
+            raise
 
     @property
     def state(self) -> LedgerState:
@@ -57,6 +64,8 @@ class Ledger:
                 raise RunFailed(
                     f"the journal knows {self._state.version} trained steps, the checkpoint {version}: they are of different runs"
                 )
+            if version * self._state.policy.prompts_per_step < self._state.forgotten:
+                raise RunFailed(f"the checkpoint of step {version} is older than the batches that the journal still has; start a new run")
             self._record([Restarted(version=version)])
 
     def wanted_version(self, newest: int) -> int | None:
@@ -71,17 +80,21 @@ class Ledger:
 
     def submit(self, rollouts: Sequence[Rollout]) -> None:
         with self._lock:
+            state = self._state
             events: list[Event] = []
             contents: list[tuple[int, int, bytes]] = []
             for rollout in rollouts:
                 index, sample = rollout.ticket_index, rollout.sample_index
-                if rollout.outcome.reward is None:
-                    events.append(SampleDropped(index=index, sample=sample, reason=rollout.outcome.kind.value))
-                    continue
-                content = rollout_to_bytes(rollout)
-                digest = hashlib.blake2b(content, digest_size=16).hexdigest()
-                events.append(Submitted(index=index, sample=sample, content=digest, oldest=rollout.age_version))
-                contents.append((index, sample, content))
+                if turned_away(state, index, sample):
+                    event = TurnedAway(index=index, sample=sample)
+                elif rollout.outcome.reward is None:
+                    event = SampleDropped(index=index, sample=sample, reason=rollout.outcome.kind.value)
+                else:
+                    content = rollout_to_bytes(rollout)
+                    event = Submitted(index=index, sample=sample, content=_digest(content), oldest=rollout.age_version)
+                    contents.append((index, sample, content))
+                state = apply(event, state)
+                events.append(event)
             self._record(events, contents)
 
     def batch(self, step: int) -> Batch | None:
@@ -151,5 +164,17 @@ class Ledger:
         members = self._state.members(step)
         if not members:
             raise RunFailed(f"batch {step} is not in the journal any more; only batches after the kept checkpoints are")
-        contents = [content for index in members for content in self._journal.rollouts(index)]
-        return Batch(step=step, rollouts=tuple(rollout_from_bytes(content) for content in contents))
+        return Batch(step=step, rollouts=tuple(rollout_from_bytes(content) for index in members for content in self._contents(index)))
+
+    def _contents(self, index: int) -> list[bytes]:
+        """Bytes of a ticket's rollouts by sample index, exactly those that were handed in."""
+        contents = self._journal.rollouts(index)
+        if {sample: _digest(content) for sample, content in contents.items()} != self._state.entries[index].submitted:
+            raise RunFailed(
+                f"the journal is damaged: the rollouts of {ticket_id(index)} are not those that were handed in; start a new run"
+            )
+        return list(contents.values())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -41,7 +41,7 @@ class TicketEntry:
     state: TicketState
     floor: int  # oldest version that may have sampled it
     worker: str  # last holder of the lease
-    submitted: Mapping[SampleIndex, str] = field(default_factory=dict)  # content hash of each sample that is in
+    submitted: Mapping[SampleIndex, str] = field(default_factory=dict[SampleIndex, str])  # content hash of each sample that is in
     oldest: int | None = None  # oldest version among tokens that are in
     dropped: frozenset[SampleIndex] = frozenset()  # samples that ended without a verdict
     step: int | None = None  # the batch it is in
@@ -52,12 +52,12 @@ class LedgerState:
     """Everything. `entries` forgets tickets trained before the checkpoint kept last; counters do not forget."""
 
     policy: Policy
-    entries: Mapping[TicketIndex, TicketEntry] = field(default_factory=dict)
+    entries: Mapping[TicketIndex, TicketEntry] = field(default_factory=dict[TicketIndex, TicketEntry])
     next_index: int = 0  # tickets ever claimed
     batched: int = 0  # batches fixed so far
     version: int = 0  # batches trained = the learner's version
     forgotten: int = 0  # tickets trained and no longer in `entries`
-    samples_dropped: Mapping[str, int] = field(default_factory=dict)  # by reason
+    samples_dropped: Mapping[str, int] = field(default_factory=dict[str, int])  # by reason
     duplicates: int = 0  # submissions turned away
     term: int = 1  # starts of the coordinator
     lineage: int = 0  # restarts from a checkpoint older than the last version

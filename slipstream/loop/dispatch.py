@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slipstream.core.clock import Clock
 from slipstream.core.ports import Ledger, Sampler, WeightStore
-from slipstream.core.records import SampleRequest, Ticket
+from slipstream.core.records import Sample, SampleRequest, Ticket
 from slipstream.loop.collect import Collector, sample_seed
 from slipstream.loop.phases import Phases
 from slipstream.telemetry.events import Events
@@ -96,7 +96,7 @@ class Dispatch:
             stop_ids=self._collector.codec.stop_ids,
         )
 
-    def _closing(self, ticket_id: str, sample):
+    def _closing(self, ticket_id: str, sample: Sample) -> tuple[Ticket, Sample, float]:
         """Arguments for the collector; forgets the ticket with its last sample."""
         ticket, claimed_s = self._tickets[ticket_id]
         self._missing[ticket_id] -= 1

@@ -5,8 +5,9 @@ from math import sqrt
 
 import numpy as np
 
+from slipstream.core.errors import RunFailed
 from slipstream.core.ports import Grader, Sampler, TextCodec
-from slipstream.core.records import EvaluationResult, Outcome, Prompt, Sample, SampleRequest, WeightVersion
+from slipstream.core.records import EvaluationResult, Outcome, OutcomeKind, Prompt, Sample, SampleRequest, WeightVersion
 
 
 def evaluate(
@@ -20,7 +21,12 @@ def evaluate(
     max_new_tokens: int,
     samples_kept: int,
 ) -> EvaluationResult:
-    """Greedy pass@1 of `weights` on the prompts, with a 95 % interval, and the first few answers to read."""
+    """Greedy pass@1 of `weights` on the prompts, with a 95 % interval, and the first few answers to read.
+
+    Raises RunFailed when there is no prompt.
+    """
+    if not prompts:
+        raise RunFailed(f"{task} has no held-out prompts to evaluate on; a larger share of them is set by task.held_out")
     sampler.load(weights)
     for index, prompt in enumerate(prompts):
         sampler.submit(
@@ -38,7 +44,7 @@ def evaluate(
         found |= {int(sample.key[0]): sample for sample in sampler.step()}
     texts = [codec.decode(found[index].completion_ids.tolist()) for index in range(len(prompts))]
     outcomes = [grader.grade(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
-    right = sum(outcome.reward == 1.0 for outcome in outcomes)
+    right = sum(outcome.kind is OutcomeKind.VALUE for outcome in outcomes)
     return EvaluationResult(
         step=weights.version,
         task=task,

@@ -85,7 +85,7 @@ class Learn:
         """Mismatch: sampler's against learner's log-probs at the same weights, on samples of one version still in the store."""
         self._phases.enter("audit")
         single = [index for index, rollout in enumerate(rollouts) if self._one_stored_version(rollout)][:AUDITED_SEQUENCES]
-        gaps = []
+        gaps: list[np.ndarray] = []
         for version in sorted({rollouts[index].age_version for index in single}):
             chosen = [sequences[index] for index in single if rollouts[index].age_version == version]
             scored = self._learner.score(chosen, self._store.get(version))
@@ -113,7 +113,14 @@ class Learn:
         )
         common = {"step": batch.step + 1, "version": self._learner.version, "time": round(now.time_s, 3)}
         nothing = {"kl": None, "mismatch_abs_max": None}
-        return common | nothing | batch_metrics(batch.step, batch.rollouts) | learned | interval_metrics(interval, learned["tokens"]) | mismatch
+        return (
+            common
+            | nothing
+            | batch_metrics(batch.step, batch.rollouts)
+            | learned
+            | interval_metrics(interval, learned["tokens"])
+            | mismatch
+        )
 
     def _read_counters(self) -> "_Counters":
         return _Counters(

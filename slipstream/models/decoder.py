@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from slipstream.models.layers import attend, packed_mask, rms_norm, rope_tables, rotate
+from slipstream.models.layers import attend, rms_norm, rope_tables, rotate
 from slipstream.models.parameters import LayerParams, Params
 from slipstream.models.spec import ModelSpec
 
@@ -44,14 +44,13 @@ def hidden_states(
 
 
 def packed_hidden_states(
-    params: Params, spec: ModelSpec, token_ids: jax.Array, positions: jax.Array, segment_ids: jax.Array, *, scan: bool, remat: bool
+    params: Params, spec: ModelSpec, token_ids: jax.Array, positions: jax.Array, allowed: jax.Array, *, scan: bool, remat: bool
 ) -> jax.Array:
-    """Final hidden states [b, t, d] of packed rows: segments see themselves only. Layers are stacked in `params`.
+    """Final hidden states [b, t, d] of packed rows, where `allowed` [b, t, t] says which tokens see which. Layers are stacked.
 
     `scan` compiles one layer and loops (deep models); otherwise layers are unrolled. `remat` recomputes activations backward.
     """
     assert isinstance(params.layers, LayerParams)
-    allowed = packed_mask(segment_ids)
     cos, sin = rope_tables(positions, spec.head_dim, spec.rope_theta)
 
     def attention(q: jax.Array, k: jax.Array, v: jax.Array, cache: None) -> tuple[jax.Array, None]:

@@ -42,12 +42,13 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, allowed: jax.Array) -> jax.
     return jnp.einsum("bgrts,bsgk->btgrk", weights, v).reshape(b, t, h, width)
 
 
-def packed_mask(segment_ids: jax.Array) -> jax.Array:
-    """Which tokens see which in packed rows [b, t] -> [b, t, t]: the past of the same segment and oneself.
+def packed_mask(segment_ids: jax.Array, parent_ids: jax.Array) -> jax.Array:
+    """Which tokens see which in packed rows [b, t] -> [b, t, t]: the past of the same segment and of its parent, and oneself.
 
-    Segment 0 is padding; a padding token sees only itself, so nothing is undefined.
+    A parent is a shared prompt that stands before its branches in the row; a segment without one names itself. Segment 0 is
+    padding; a padding token sees only itself, so nothing is undefined.
     """
-    t = segment_ids.shape[1]
-    index = jnp.arange(t)
-    same = (segment_ids[:, :, None] == segment_ids[:, None, :]) & (segment_ids[:, :, None] > 0)
-    return (same & (index[:, None] >= index[None, :])) | (index[:, None] == index[None, :])
+    index = jnp.arange(segment_ids.shape[1])
+    query, parent, key = segment_ids[:, :, None], parent_ids[:, :, None], segment_ids[:, None, :]
+    related = ((query == key) | (parent == key)) & (query > 0)
+    return (related & (index[:, None] >= index[None, :])) | (index[:, None] == index[None, :])

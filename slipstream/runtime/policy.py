@@ -5,10 +5,8 @@ from pathlib import Path
 
 from slipstream.config.schema import PretrainedModel, RunConfig, ScratchModel
 from slipstream.core.errors import ConfigError, Problem
-from slipstream.envs.arithmetic import Arithmetic
 from slipstream.envs.build import build_task
-from slipstream.envs.rows import Rows
-from slipstream.envs.sums import Sums
+from slipstream.envs.task import Task
 from slipstream.models.parameters import Params, initialise
 from slipstream.models.spec import ModelSpec
 from slipstream.text.chat import read_chat_template
@@ -24,7 +22,7 @@ class Policy:
 
     spec: ModelSpec
     params: Params
-    task: Arithmetic | Sums | Rows
+    task: Task
 
 
 def open_policy(config: RunConfig) -> Policy:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slipstream.config.load import dump_config, parse_config
 from slipstream.config.schema import RunConfig
 from slipstream.core.clock import SystemClock
 from slipstream.core.ids import random_run_id
@@ -42,17 +41,6 @@ class Finished:
     evaluations: list[EvaluationResult]
     seconds: float  # run clock at the end, earlier starts included
     report: Path
-
-
-def open_run(config: RunConfig, path: Path, resume: bool) -> tuple[RunConfig, RunDirectory]:
-    """The locked directory of a new run, or of the one to go on with (whose own configuration counts). Raises UsageError."""
-    if resume:
-        directory = RunDirectory.open(path)
-        directory.lock()
-        return parse_config(directory.config.read_text()), directory
-    directory = RunDirectory.create(path, dump_config(config))
-    directory.lock()
-    return config, directory
 
 
 def train(config: RunConfig, directory: RunDirectory, progress: Progress, stop: StopFlag) -> Finished:
@@ -101,7 +89,7 @@ class _Job:
         parts = assemble(config, self.policy, self.directory, self.clock, events, self.run_id)
         mode = {"mode": config.mode.kind, "eta": config.mode.eta, "seed": config.run.seed, "recipe": config.run.recipe}
         events.emit("supervisor", "run_started", run_id=self.run_id, **mode)
-        for note in getattr(self.policy.task, "notes", ()):
+        for note in self.policy.task.notes:
             events.emit("source", "skipped", detail=note)
             self.progress.note(note)
         if checkpoint is None:

@@ -1,15 +1,15 @@
 """Checkpoints on disk: a directory that exists once its manifest, written last, verifies. The previous one stays until then, and after.
 
-A checkpoint is filled in a hidden directory, its files are hashed into manifest.json, and one rename makes it appear. Before
-others go it is read back. So a write that fails anywhere leaves the previous checkpoint as it was. The manifest carries its own
-hash: a flipped bit there must not turn one step into another.
+A checkpoint is filled in a hidden directory, its files are hashed into manifest.json, all is read back, and one rename makes it
+appear. So a write that fails anywhere leaves the previous checkpoint as it was. The manifest carries its own hash: a flipped bit
+there must not turn one step into another.
 """
 
 import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +42,16 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None], notes:
     fill(partial)
     manifest = {"step": step, "notes": dict(notes), "files": {path.name: _entry(path) for path in sorted(partial.iterdir())}}
     atomic_write_text(partial / MANIFEST, json.dumps(manifest | {"sha256": _digest(manifest)}, indent=1))
-    final = _appear(partial, root / checkpoint_name(step))
-    written = read_checkpoint(final)
+    written = read_checkpoint(partial)
     if written is None:
-        raise RunFailed(f"checkpoint {final} does not read back as written; the previous one is kept")
+        raise RunFailed(f"checkpoint {partial} does not read back as written; the previous one is kept")
+    final = _appear(partial, root / checkpoint_name(step))
     directories = _directories(root)
     now = directories.index(final) + 1
     for path in directories[: max(0, now - KEPT)] + directories[now:]:
         shutil.rmtree(path)
     _remove_leftovers(root)
-    return written
+    return replace(written, path=final)
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:

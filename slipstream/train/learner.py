@@ -92,7 +92,7 @@ class Learner:
         self._version += 1
         tokens = _trained_tokens(sequences)
         metrics = step_statistics(_concatenate(tables), max(1, tokens))
-        waste = padding_waste([s for part in parts for s in _with_signal(part)], [mb for group in packed for mb in group])
+        waste = padding_waste([microbatch for group in packed for microbatch in group])
         return metrics | {
             "tokens": float(tokens),
             "lr": rate,

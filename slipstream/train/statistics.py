@@ -33,13 +33,20 @@ def step_statistics(tokens: TokenTable, denominator: int) -> dict[str, float]:
             "ess": nothing,
             "clip_fraction": nothing,
         }
-    ratio = np.exp(np.float64(tokens.current) - tokens.behaviour)
-    return {
+    with np.errstate(over="ignore", invalid="ignore"):  # a sampler's log-probs may be anything; infinities are shown as they are
+        ratio = np.exp(np.float64(tokens.current) - tokens.behaviour)
+        figures = _ratio_figures(ratio)
+    return figures | {
         "loss": float(tokens.loss.sum(dtype=np.float64) / denominator),
         "entropy": float(tokens.entropy.mean(dtype=np.float64)),
+        "clip_fraction": float(tokens.limited.mean(dtype=np.float64)),
+    }
+
+
+def _ratio_figures(ratio: np.ndarray) -> dict[str, float]:
+    return {
         "ratio_mean": float(ratio.mean()),
         "ratio_std": float(ratio.std()),
         "ratio_p99": float(np.quantile(ratio, 0.99)),
         "ess": float(ratio.sum() ** 2 / (len(ratio) * np.square(ratio).sum())),
-        "clip_fraction": float(tokens.limited.mean(dtype=np.float64)),
     }

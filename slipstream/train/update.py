@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from slipstream.models.decoder import output_matrix, packed_hidden_states
+from slipstream.models.layers import packed_mask
 from slipstream.models.logprobs import selected_logprobs
 from slipstream.models.parameters import Params
 from slipstream.models.spec import ModelSpec
@@ -42,8 +43,9 @@ class TokenStatistics:
 
 
 def _logprobs(params: Params, spec: ModelSpec, layout: Layout, batch: Microbatch, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
-    token_ids, positions, segment_ids = jnp.asarray(batch.token_ids), jnp.asarray(batch.positions), jnp.asarray(batch.segment_ids)
-    hidden = packed_hidden_states(params, spec, token_ids, positions, segment_ids, scan=layout.scan, remat=layout.remat)
+    token_ids, positions = jnp.asarray(batch.token_ids), jnp.asarray(batch.positions)
+    allowed = packed_mask(jnp.asarray(batch.segment_ids), jnp.asarray(batch.parent_ids))
+    hidden = packed_hidden_states(params, spec, token_ids, positions, allowed, scan=layout.scan, remat=layout.remat)
     rows, tokens, width = hidden.shape
     flat = hidden.reshape(rows * tokens, width)
     logprobs, entropy = selected_logprobs(flat, output_matrix(params), jnp.reshape(batch.targets, -1), temperature)

@@ -74,10 +74,14 @@ class Schedule:
     def _useful_actions(self) -> list[Callable[[], None]]:
         """Everything that can be done now and brings the run forward; each sampler claims with what it should have loaded."""
         actions: list[Callable[[], None]] = []
+        claimable: dict[int, bool] = {}  # by the version loaded
         for sampler in self.samplers:
             if sampler.running:
                 actions += [lambda sampler=sampler: self._finish(sampler)] * 2
-            if self.rules.claimable(self.state, 1, self._version_to_load(sampler)):
+            version = self._version_to_load(sampler)
+            if version not in claimable:
+                claimable[version] = bool(self.rules.claimable(self.state, 1, version))
+            if claimable[version]:
                 actions.append(lambda sampler=sampler: self._claim(sampler))
         if self.published or self.state.version < self.state.batched or self.rules.next_batch(self.state) is not None:
             actions.append(self._learn)
@@ -201,10 +205,11 @@ class Schedule:
         members = tuple(self.state.members(step))
         if len(members) != self.policy.prompts_per_step:
             raise Broken(f"batch {step} has {len(members)} tickets")
+        if self.batches.setdefault(step, members) != members:
+            raise Broken(f"batch {step} was {self.batches[step]} and is fixed again as {members}")
         for other, taken in self.batches.items():
             if other != step and set(taken) & set(members):
                 raise Broken(f"batches {other} and {step} share tickets")
-        self.batches[step] = members
 
     def _check_training(self, step: int) -> None:
         """The batch served now: the same as ever, and each of its samples of an allowed version."""
@@ -238,6 +243,6 @@ def random_schedule(seed: int, *, pinned: bool, decisions: Rules | None = None) 
     draw = random.Random(f"shape {seed}")
     eta = draw.randint(0, 4)
     policy = Policy(
-        prompts_per_step=draw.randint(1, 4), group_size=draw.randint(2, 3), eta=eta, pinned=pinned, steps=draw.choice((1, 2, 3, 4, 5, 8))
+        prompts_per_step=draw.randint(1, 4), group_size=draw.randint(2, 3), eta=eta, pinned=pinned, steps=draw.choice((1, 2, 2, 3, 4, 8))
     )
     return Schedule(seed, policy, samplers=draw.randint(1, 3), crashes=draw.randint(0, 3), decisions=decisions)

@@ -4,14 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runs import tiny
 
-MODES = {
-    "sync": ("mode.kind=sync", "mode.eta=0"),
-    "lagged1": ("mode.kind=lagged", "mode.eta=1"),
-    "lagged2": ("mode.kind=lagged", "mode.eta=2"),
-    "inflight2": ("mode.kind=inflight", "mode.eta=2"),
-}
+from tests.runtime.runs import MODES, tiny
 
 
 @pytest.fixture(scope="session")

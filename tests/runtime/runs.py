@@ -11,6 +11,12 @@ from pathlib import Path
 from typing import Any
 
 TINY = Path(__file__).with_name("tiny.toml")
+MODES = {
+    "sync": ("mode.kind=sync", "mode.eta=0"),
+    "lagged1": ("mode.kind=lagged", "mode.eta=1"),
+    "lagged2": ("mode.kind=lagged", "mode.eta=2"),
+    "inflight2": ("mode.kind=inflight", "mode.eta=2"),
+}
 PATIENCE_S = 300.0  # a deadline for hung processes, not a performance check
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import MODES
-from runs import TINY, rows, run, sets
+
+from tests.runtime.runs import MODES, TINY, rows, run, sets
 
 
 @pytest.fixture

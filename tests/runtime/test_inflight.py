@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from conftest import MODES
-from runs import TINY, rows, run, sets, signal_after, start
+
+from tests.runtime.runs import MODES, TINY, rows, run, sets, signal_after, start
 
 STEPS, PROMPTS, GROUP, ETA = 12, 4, 4, 2
 

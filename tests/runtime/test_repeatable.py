@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from conftest import MODES
-from runs import TINY, final_weights, finish, rows, run, sets, signal_after, start, tiny
+
+from tests.runtime.runs import MODES, TINY, final_weights, finish, rows, run, sets, signal_after, start, tiny
 
 TIMED = {"time", "tokens_per_second", "sampler_tokens_per_second", "sampler_idle", "learner_idle", "phase_seconds"}
 DETERMINISTIC = ("sync", "lagged1", "lagged2")

@@ -27,8 +27,9 @@ def quickstart_command(
 
 def _run(kind: str, seed: int, steps: int) -> dict[str, Any]:
     from slipstream.config.load import load_config
+    from slipstream.runtime.opening import open_run
     from slipstream.runtime.stop import StopFlag
-    from slipstream.runtime.train import open_run, train
+    from slipstream.runtime.train import train
     from slipstream.telemetry.jsonl import read_jsonl
     from slipstream.telemetry.progress import QuietProgress
 

@@ -1,0 +1,115 @@
+"""A sample is a function of prompt, seed, temperature and weights: no company, slot, order or moment changes a bit of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from slipstream.core.records import FinishReason, Sample
+from slipstream.engine import decode
+from tests.engine.small import MAX_TOKENS, SLOTS, assert_same, drain, engine, mixed_requests, request
+
+REQUESTS = mixed_requests()
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Sample]:
+    """Each request in an engine of its own, so in slot 0."""
+    return {one.key[0]: drain(engine(), [one])[one.key[0]] for one in REQUESTS}
+
+
+def assert_all_same(found: dict[str, Sample], expected: dict[str, Sample]) -> None:
+    assert found.keys() == expected.keys()
+    for name, sample in found.items():
+        assert_same(sample, expected[name])
+
+
+def test_the_workload_is_worth_running(alone: dict[str, Sample]) -> None:
+    reasons = {sample.finish_reason for sample in alone.values()}
+    assert reasons == {FinishReason.STOP, FinishReason.LENGTH}
+    assert len({tuple(sample.completion_ids) for sample in alone.values()}) == len(alone)
+
+
+def test_together(alone: dict[str, Sample]) -> None:
+    found = drain(engine(), REQUESTS)
+    assert_all_same(found, alone)
+    assert {sample.slot for sample in found.values()} == set(range(SLOTS))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_shuffled(alone: dict[str, Sample], seed: int) -> None:
+    order = np.random.default_rng(seed).permutation(len(REQUESTS))
+    assert_all_same(drain(engine(), [REQUESTS[index] for index in order]), alone)
+
+
+def test_arriving_in_the_middle(alone: dict[str, Sample]) -> None:
+    running, found = engine(), {}
+    for one in REQUESTS:
+        running.submit(one)
+        found |= {sample.key[0]: sample for sample in running.step()}
+    assert_all_same(found | drain(running), alone)
+
+
+def test_every_slot(alone: dict[str, Sample]) -> None:
+    """Behind 0 to 3 long-lived neighbours a request runs in slot 0 to 3."""
+    for neighbours in range(SLOTS):
+        before = [request(f"n{index}", [index + 1] * 25, new=12) for index in range(neighbours)]
+        found = drain(engine(), [*before, REQUESTS[5]])["r5"]
+        assert found.slot == neighbours
+        assert_same(found, alone["r5"])
+
+
+def test_in_a_used_engine(alone: dict[str, Sample]) -> None:
+    """Slots keep old keys and values; they are never seen."""
+    running = engine()
+    for order in (REQUESTS, REQUESTS[::-1]):
+        assert_all_same(drain(running, order), alone)
+
+
+@pytest.mark.parametrize("per_dispatch", [1, 4])
+def test_any_number_of_tokens_per_dispatch(alone: dict[str, Sample], per_dispatch: int) -> None:
+    assert_all_same(drain(engine(per_dispatch=per_dispatch), REQUESTS), alone)
+
+
+def test_a_group_that_shares_its_prompt_is_its_samples_one_by_one() -> None:
+    group = [request(f"g{index}", [3, 1, 4, 1, 5, 9]) for index in range(6)]
+    together = drain(engine(), group)
+    for one in group:
+        assert_same(together[one.key[0]], drain(engine(), [one])[one.key[0]])
+    assert len({tuple(sample.completion_ids) for sample in together.values()}) == 6
+
+
+def test_the_seed_and_nothing_else_is_the_randomness() -> None:
+    prompt, other = [5, 6, 7], [5, 6, 8]
+    requests = {
+        "one": request("one", prompt, seed=1),
+        "again": request("again", prompt, seed=1),
+        "low word": request("low word", prompt, seed=2),
+        "high word": request("high word", prompt, seed=1 + 2**32),
+        "largest": request("largest", prompt, seed=2**64 - 1),
+        "elsewhere": request("elsewhere", other, seed=1),
+    }
+    found = drain(engine(stop_ids=()), [replace(one, stop_ids=()) for one in requests.values()])
+    assert_same(found["again"], found["one"])
+    different = ["one", "low word", "high word", "largest", "elsewhere"]
+    assert len({tuple(found[name].completion_ids) for name in different}) == len(different)
+    assert len({found[name].logprobs.tobytes() for name in different}) == len(different)
+
+
+def test_greedy_ignores_the_seed() -> None:
+    found = drain(engine(), [request("a", [2, 3], seed=1, temperature=0.0), request("b", [2, 3], seed=2, temperature=0.0)])
+    assert_same(found["a"], found["b"])
+
+
+def test_nothing_is_compiled_after_the_warm_up(alone: dict[str, Sample]) -> None:
+    """One decode program, one prefill program a prompt bucket, whatever the mixture."""
+    drain(engine(), REQUESTS)
+    compiled = decode.decode._cache_size(), decode.prefill._cache_size()
+    running = engine()
+    for order in (REQUESTS, REQUESTS[::2], REQUESTS[::-3]):
+        for one in order:
+            running.submit(one)
+            running.step()
+        drain(running)
+    drain(running, [request(f"p{length}", [1] * length, new=MAX_TOKENS - length) for length in range(1, MAX_TOKENS - 5)])
+    assert (decode.decode._cache_size(), decode.prefill._cache_size()) == compiled

@@ -1,0 +1,113 @@
+"""New weights meet running samples: each token has the version that drew it, and is what those weights and the kept cache give.
+
+The reference stitches it together from the definition: an explicit cache whose entries stay those of the weights that wrote
+them, and the same noise.
+"""
+
+import jax
+import numpy as np
+import pytest
+
+from slipstream.core.records import Sample, SampleRequest
+from tests.engine.small import PER_DISPATCH, SPEC, assert_same, drain, engine, params, request, weights
+from tests.models.llama_oracle import LlamaOracle, file_tensors, log_softmax
+
+REQUESTS = [
+    request("warm", [3, 1, 4, 1, 5], new=20, stop_ids=()),
+    request("cold", [2, 7], new=20, temperature=0.5, stop_ids=()),
+    request("greedy", [1] * 17, new=20, temperature=0.0, stop_ids=()),
+]
+BEFORE = 2 * PER_DISPATCH  # tokens drawn when the weights change
+
+
+def swapped(*versions: int) -> dict[str, Sample]:
+    """All requests, with a swap after every two dispatches."""
+    running = engine(stop_ids=())
+    for one in REQUESTS:
+        running.submit(one)
+    for version in versions:
+        running.step()
+        running.step()
+        running.load(weights(version))
+    return drain(running)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Sample]:
+    return swapped(1)
+
+
+def stitched(one: SampleRequest, drawn: np.ndarray, versions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and log-probs by the definition. The last prompt token and each drawn one is fed to the weights that draw the next."""
+    tensors = {version: file_tensors(params(int(version)), SPEC) for version in np.unique(versions)}
+    oracle, logits = LlamaOracle(SPEC), np.zeros(SPEC.vocab)
+    first = versions[0]
+    for token in one.prompt_ids[:-1]:
+        oracle.step(tensors[first], int(token))
+    tokens, logprobs = [], []
+    key = jax.random.wrap_key_data(np.array([one.seed & 0xFFFFFFFF, one.seed >> 32], np.uint32))
+    fed = [one.prompt_ids[-1], *drawn[:-1]]
+    for index, (token, version) in enumerate(zip(fed, versions, strict=True)):
+        logits = oracle.step(tensors[version], int(token))
+        log_probs = log_softmax(logits, one.temperature or 1.0)
+        position = len(one.prompt_ids) - 1 + index
+        noise = np.asarray(jax.random.gumbel(jax.random.fold_in(key, position), (SPEC.vocab,))) if one.temperature else 0.0
+        tokens.append(int(np.argmax(log_probs + noise)))
+        logprobs.append(log_probs[drawn[index]])
+    return np.array(tokens), np.array(logprobs)
+
+
+def test_versions_change_at_the_dispatch(found: dict[str, Sample]) -> None:
+    for sample in found.values():
+        np.testing.assert_array_equal(sample.versions, [0] * BEFORE + [1] * (20 - BEFORE))
+
+
+def test_tokens_before_the_swap_are_those_of_the_unswapped_run(found: dict[str, Sample]) -> None:
+    plain = drain(engine(stop_ids=()), REQUESTS)
+    for name, sample in found.items():
+        np.testing.assert_array_equal(sample.completion_ids[:BEFORE], plain[name].completion_ids[:BEFORE])
+        np.testing.assert_array_equal(sample.logprobs[:BEFORE], plain[name].logprobs[:BEFORE])
+        assert not np.array_equal(sample.logprobs[BEFORE:], plain[name].logprobs[BEFORE:])
+
+
+@pytest.mark.parametrize("one", REQUESTS, ids=[one.key[0] for one in REQUESTS])
+def test_tokens_after_the_swap_come_from_new_weights_over_the_old_cache(found: dict[str, Sample], one: SampleRequest) -> None:
+    sample = found[one.key[0]]
+    tokens, logprobs = stitched(one, sample.completion_ids, sample.versions)
+    np.testing.assert_array_equal(sample.completion_ids, tokens)
+    np.testing.assert_allclose(sample.logprobs, logprobs, atol=1e-4, rtol=0)
+
+
+def test_several_swaps_in_one_sample() -> None:
+    found = swapped(3, 5)
+    one, sample = REQUESTS[0], found["warm"]
+    np.testing.assert_array_equal(sample.versions, [0] * BEFORE + [3] * BEFORE + [5] * (20 - 2 * BEFORE))
+    tokens, logprobs = stitched(one, sample.completion_ids, sample.versions)
+    np.testing.assert_array_equal(sample.completion_ids, tokens)
+    np.testing.assert_allclose(sample.logprobs, logprobs, atol=1e-4, rtol=0)
+
+
+def test_loading_the_same_weights_under_another_number_changes_the_number_only() -> None:
+    running = engine(stop_ids=())
+    running.submit(REQUESTS[0])
+    running.step()
+    again = weights(0)
+    running.load(type(again)(lineage=0, version=9, params=again.params))
+    sample = drain(running)["warm"]
+    assert_same(sample, drain(engine(stop_ids=()), REQUESTS[:1])["warm"])
+    np.testing.assert_array_equal(sample.versions, [0] * PER_DISPATCH + [9] * (20 - PER_DISPATCH))
+
+
+def test_a_request_that_waited_through_the_swap_is_wholly_of_the_new_version() -> None:
+    running = engine(stop_ids=())
+    for index in range(4):
+        running.submit(request(f"f{index}", [9], new=6, stop_ids=()))
+    running.submit(REQUESTS[0])
+    running.step()
+    assert running.waiting() == 1
+    running.load(weights(1))
+    fresh = engine(stop_ids=())
+    fresh.load(weights(1))
+    sample = drain(running)["warm"]
+    assert (sample.versions == 1).all()
+    assert_same(sample, drain(fresh, REQUESTS[:1])["warm"])
