@@ -36,7 +36,7 @@ def train_command(
 
 
 def _run(config, run_dir: Path, resume: bool, quiet: bool, as_json: bool) -> None:
-    from slipstream.runtime.opening import open_run
+    from slipstream.runtime.opening import discard_run, open_run
 
     config, directory = open_run(config, run_dir, resume)
 
@@ -53,6 +53,10 @@ def _run(config, run_dir: Path, resume: bool, quiet: bool, as_json: bool) -> Non
         progress.finish()
         print(f"slipstream: {interrupted}", file=sys.stderr)
         raise typer.Exit(130) from None
+    except UsageError:
+        if not resume:
+            discard_run(directory)
+        raise
     finally:
         progress.finish()
         directory.release()

@@ -86,6 +86,8 @@ class SumsTask(Section):
     kind: Literal["sums"] = "sums"
     digits: Literal[1, 2] = 2
     """Digits of both numbers: 1 (1..9) or 2 (10..99)."""
+    one_digit_share: Share = 0.0
+    """Share of training prompts with one-digit numbers instead; a small model gets its first rewards there."""
     held_out: Share = 0.2
     """Share of all pairs, chosen by hash, that is never trained on (at most 64 are evaluated by default)."""
 

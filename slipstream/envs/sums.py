@@ -21,6 +21,7 @@ class Sums:
     seed: int
     tokenizer: Tokenizer
     training: tuple[Prompt, ...]  # every pair that may be trained on, in numeric order
+    easy: tuple[Prompt, ...]  # pairs of one-digit numbers, mixed in by `one_digit_share`
     reserved: tuple[Prompt, ...]  # the held-out pairs, in the order of their hashes
     notes: tuple[str, ...] = ()
 
@@ -30,10 +31,14 @@ class Sums:
 
     @property
     def max_prompt_tokens(self) -> int:
-        return max(len(prompt.token_ids) for prompt in self.training + self.reserved)
+        return max(len(prompt.token_ids) for prompt in self.training + self.easy + self.reserved)
 
     def prompt(self, index: int) -> Prompt:
-        row = self.training[row_at(index, len(self.training), self.seed)]
+        """The easy prompts stand evenly among the others, in their exact share."""
+        easy_before, easy_so_far = (int(count * self.config.one_digit_share) for count in (index, index + 1))
+        easy = easy_so_far > easy_before
+        rows, place = (self.easy, easy_before) if easy else (self.training, index - easy_before)
+        row = rows[row_at(place, len(rows), self.seed)]
         return replace(row, id=f"{row.id}@{index}")
 
     def held_out(self, count: int) -> list[Prompt]:
@@ -51,18 +56,20 @@ class Sums:
 
 def sums(config: SumsTask, seed: int, tokenizer: Tokenizer, chat: ChatTemplate) -> Sums:
     """The task over all pairs of numbers with `config.digits` digits, split by hash."""
-    numbers = range(1, 10) if config.digits == 1 else range(10, 100)
-    pairs = {(a, b): key_words(0, "split", "sums", a, b)[0] for a in numbers for b in numbers}
     border = config.held_out * 2**32
-    reserved = sorted((pair for pair, word in pairs.items() if word < border), key=lambda pair: (pairs[pair], pair))
-    training = [pair for pair, word in pairs.items() if word >= border]
-    return Sums(
-        config=config,
-        seed=seed,
-        tokenizer=tokenizer,
-        training=tuple(_prompt(a, b, tokenizer, chat) for a, b in training),
-        reserved=tuple(_prompt(a, b, tokenizer, chat) for a, b in reserved),
-    )
+    hashes = _hashes(range(1, 10) if config.digits == 1 else range(10, 100))
+    reserved = sorted((pair for pair, word in hashes.items() if word < border), key=lambda pair: (hashes[pair], pair))
+    training = [pair for pair, word in hashes.items() if word >= border]
+    easy = [pair for pair, word in _hashes(range(1, 10)).items() if word >= border] if config.one_digit_share else []
+
+    def prompts(pairs: list[tuple[int, int]]) -> tuple[Prompt, ...]:
+        return tuple(_prompt(a, b, tokenizer, chat) for a, b in pairs)
+
+    return Sums(config=config, seed=seed, tokenizer=tokenizer, training=prompts(training), easy=prompts(easy), reserved=prompts(reserved))
+
+
+def _hashes(numbers: range) -> dict[tuple[int, int], int]:
+    return {(a, b): key_words(0, "split", "sums", a, b)[0] for a in numbers for b in numbers}
 
 
 def _prompt(a: int, b: int, tokenizer: Tokenizer, chat: ChatTemplate) -> Prompt:

@@ -1,5 +1,6 @@
 """The first thing of a run: its directory, taken. Needs no jax, so that a wrong call is refused at once. Called by the command line."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from slipstream.config.load import dump_config, parse_config
@@ -19,3 +20,14 @@ def open_run(config: RunConfig, path: Path, resume: bool) -> tuple[RunConfig, Ru
         return (parse_config(directory.config.read_text()) if resume else config), directory
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be used: {error}") from error
+
+
+def discard_run(directory: RunDirectory) -> None:
+    """Undo `open_run` for a new run that was refused before it began, so that the corrected call finds the place free."""
+    if directory.events.exists():
+        return
+    directory.config.unlink()
+    (directory.path / "run.lock").unlink()
+    for path in (directory.rollouts, directory.checkpoints, directory.logs, directory.path):
+        with suppress(OSError):  # someone else's files are in it
+            path.rmdir()

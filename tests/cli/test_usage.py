@@ -129,6 +129,13 @@ def test_a_place_where_no_directory_can_be_is_told(tmp_path: Path) -> None:
     assert "cannot be used" in refused("train", "quickstart", "--run-dir", str(tmp_path / "file" / "run"))
 
 
+def test_a_run_refused_before_it_began_leaves_its_place_free(tmp_path: Path) -> None:
+    """What only the model shows to be wrong is found after the directory was taken; the corrected call must find it free again."""
+    call = ("train", "sums", "--set", "model.source.path=absent", "--run-dir", str(tmp_path / "run"), "--quiet")
+    assert "absent" in refused(*call)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_report_of_nothing_is_told(tmp_path: Path) -> None:
     assert str(tmp_path) in refused("report", str(tmp_path))
     assert "absent" in refused("report", str(tmp_path / "absent"))

@@ -60,3 +60,10 @@ def test_only_the_number_alone_earns_the_reward(reply: str, kind: OutcomeKind, f
     found = task()
     outcome = found.grade(replace(found.prompt(0), answer="12"), reply)
     assert (outcome.kind, outcome.reward, outcome.format_ok) == (kind, float(kind is OutcomeKind.VALUE), form)
+
+
+def test_easy_prompts_stand_evenly_in_their_share() -> None:
+    found = sums(SumsTask(digits=2, one_digit_share=0.25), 0, byte_tokenizer(), chatml())
+    lengths = [len(found.prompt(index).id.split("+")[0]) for index in range(40)]
+    assert lengths == [2, 2, 2, 1] * 10
+    assert all(len(prompt.answer) >= 2 and int(prompt.id.split("+")[0]) >= 10 for prompt in found.held_out(50))
