@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from slipstream.config.load import load_config
+from slipstream.config.schema import RunConfig
 from slipstream.core.errors import UsageError
 
 
@@ -27,18 +28,18 @@ def train_command(
     """
     if resume and run_dir is None:
         raise UsageError("--resume needs --run-dir DIR: the directory of the run to go on with")
-    if resume and set_:
-        raise UsageError(f"--set {set_[0]} cannot be combined with --resume: a run keeps the configuration in its run.toml")
+    if resume and set_ and recipe is None:
+        raise UsageError(f"--set {set_[0]} needs the recipe too; or leave it out: a run keeps the configuration in its run.toml")
     if recipe is None and not resume:
         raise UsageError("no recipe given; try: slipstream train quickstart")
-    config = load_config(recipe or "quickstart", set_ or []) if not resume else None
+    config = load_config(recipe, set_ or []) if recipe else None
     _run(config, run_dir or _new_directory(recipe or "run"), resume, quiet, as_json)
 
 
-def _run(config, run_dir: Path, resume: bool, quiet: bool, as_json: bool) -> None:
+def _run(config: RunConfig | None, run_dir: Path, resume: bool, quiet: bool, as_json: bool) -> None:
     from slipstream.runtime.opening import discard_run, open_run
 
-    config, directory = open_run(config, run_dir, resume)
+    begun, directory = open_run(config, run_dir, resume)
 
     # jax starts here, after everything that can be refused without it
     from slipstream.runtime.stop import StopFlag, installed
@@ -48,7 +49,7 @@ def _run(config, run_dir: Path, resume: bool, quiet: bool, as_json: bool) -> Non
     progress = make_progress(sys.stderr, quiet)
     try:
         with installed(StopFlag()) as stop:
-            finished = train(config, directory, progress, stop)
+            finished = train(begun, directory, progress, stop)
     except Interrupted as interrupted:
         progress.finish()
         print(f"slipstream: {interrupted}", file=sys.stderr)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Positive = Annotated[int, Field(gt=0)]
+HeldOut = Annotated[float, Field(gt=0.0, le=0.5)]
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -76,8 +77,8 @@ class ArithmeticTask(Section):
     """Which operation; multiplication is by a one-digit number."""
     digits: Annotated[int, Field(ge=1, le=6)] = 3
     """Largest number of digits of the first number (and of the second, for addition)."""
-    held_out: Share = 0.1
-    """Share of all problems, chosen by hash, that is never trained on."""
+    held_out: HeldOut = 0.1
+    """Share of all problems, chosen by hash, that is never trained on; at most a half."""
 
 
 class SumsTask(Section):
@@ -88,7 +89,7 @@ class SumsTask(Section):
     """Digits of both numbers: 1 (1..9) or 2 (10..99)."""
     one_digit_share: Share = 0.0
     """Share of training prompts with one-digit numbers instead; a small model gets its first rewards there."""
-    held_out: Share = 0.2
+    held_out: HeldOut = 0.2
     """Share of all pairs, chosen by hash, that is never trained on (at most 64 are evaluated by default)."""
 
 

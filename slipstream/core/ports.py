@@ -5,11 +5,22 @@ The same loop therefore runs embedded, over HTTP, on Ray and inside the simulato
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from slipstream.core.records import Batch, Outcome, Prompt, Rollout, Sample, SampleRequest, Ticket, TrainingSequence, WeightVersion
+from slipstream.core.records import (
+    Batch,
+    Demonstration,
+    Outcome,
+    Prompt,
+    Rollout,
+    Sample,
+    SampleRequest,
+    Ticket,
+    TrainingSequence,
+    WeightVersion,
+)
 
 
 class Sampler(Protocol):
@@ -78,9 +89,29 @@ class Grader(Protocol):
 class TextCodec(Protocol):
     """Token ids to text; all that the loop needs of a tokenizer."""
 
-    stop_ids: tuple[int, ...]
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ids that end a completion."""
+        ...
 
     def decode(self, token_ids: Sequence[int]) -> str: ...
+
+
+@runtime_checkable
+class Demonstrator(Protocol):
+    """A task that can show how it is done."""
+
+    def demonstration(self, index: int, worked_share: float) -> Demonstration:
+        """The `index`-th demonstration; `worked_share` of them show their working."""
+        ...
+
+
+class SupervisedLearner(Protocol):
+    """A learner that also takes supervised steps."""
+
+    def warm_step(self, sequences: Sequence[TrainingSequence]) -> float:
+        """One supervised optimizer step; returns its loss, nats a token."""
+        ...
 
 
 class PromptStream(Protocol):

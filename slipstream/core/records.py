@@ -41,6 +41,8 @@ class Outcome:
     detail: str = ""  # for people: what was compared
 
     def __post_init__(self) -> None:
+        if self.kind in (OutcomeKind.VALUE, OutcomeKind.WRONG) and self.reward is None:
+            raise ValueError(f"an outcome of kind {self.kind} was judged, so it carries a reward")
         judged = self.kind in (OutcomeKind.VALUE, OutcomeKind.WRONG, OutcomeKind.UNPARSEABLE)
         if not judged and self.reward is not None:
             raise ValueError(f"an outcome of kind {self.kind} cannot carry a reward ({self.reward})")
@@ -165,7 +167,6 @@ class TrainingSequence:
     advantages: np.ndarray  # float32 [tokens]; 0 where masked; ignored by supervised objectives
     behaviour_logprobs: np.ndarray  # float32 [tokens]; 0 where masked
     versions: np.ndarray  # int32 [tokens]; policy version that drew the token; -1 where masked
-    temperature: float = 1.0  # the temperature the tokens were drawn at; the learner scores with the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""What a task is: an ordered stream of prompts, held-out prompts, a verdict for any completion; perhaps demonstrations."""
+"""What a task is: an ordered stream of prompts, held-out prompts, a verdict for any completion. Demonstrations are a port of their own."""
 
 from typing import Protocol
 
-from slipstream.core.records import Demonstration, Outcome, Prompt
+from slipstream.core.records import Outcome, Prompt
 from slipstream.text.tokenizer import Tokenizer
 
 
@@ -34,11 +34,3 @@ class Task(Protocol):
         ...
 
     def grade(self, prompt: Prompt, completion_text: str) -> Outcome: ...
-
-
-class Demonstrator(Protocol):
-    """A task that can show how it is done."""
-
-    def demonstration(self, index: int, worked_share: float) -> Demonstration:
-        """The `index`-th demonstration; `worked_share` of them show their working."""
-        ...

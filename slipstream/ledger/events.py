@@ -6,6 +6,17 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """The first event of a journal: the rules of the run (fields of `state.Policy`), which may not change afterwards."""
+
+    prompts_per_step: int
+    group_size: int
+    eta: int
+    pinned: bool
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
     """A sampler took a ticket: the next new one, or one that had come back."""
 
@@ -70,9 +81,9 @@ class Restarted:
     version: int
 
 
-Event = Claimed | Submitted | SampleDropped | TurnedAway | Batched | Trained | Forgotten | Restarted
+Event = Opened | Claimed | Submitted | SampleDropped | TurnedAway | Batched | Trained | Forgotten | Restarted
 KINDS: dict[str, type[Event]] = {
-    kind.__name__: kind for kind in (Claimed, Submitted, SampleDropped, TurnedAway, Batched, Trained, Forgotten, Restarted)
+    kind.__name__: kind for kind in (Opened, Claimed, Submitted, SampleDropped, TurnedAway, Batched, Trained, Forgotten, Restarted)
 }
 
 

@@ -6,6 +6,7 @@ Opening an existing journal replays it; `restart` then puts the run back to the 
 import hashlib
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from slipstream.core.clock import Clock
@@ -14,7 +15,7 @@ from slipstream.core.errors import RunFailed, TransitionError
 from slipstream.core.ids import group_id, ticket_id
 from slipstream.core.ports import PromptStream
 from slipstream.core.records import Batch, Rollout, Ticket
-from slipstream.ledger.events import Batched, Claimed, Event, Forgotten, Restarted, SampleDropped, Submitted, Trained, TurnedAway
+from slipstream.ledger.events import Batched, Claimed, Event, Forgotten, Opened, Restarted, SampleDropped, Submitted, Trained, TurnedAway
 from slipstream.ledger.journal import Journal
 from slipstream.ledger.rules import Grant, claimable, next_batch, turned_away, wanted_version
 from slipstream.ledger.state import LedgerState, Policy
@@ -33,14 +34,24 @@ class Ledger:
         self._changed = threading.Condition(self._lock)
         self._sequence = 0
         try:
-            for event in self._journal.events():
-                self._state = apply(event, self._state)
-        except TransitionError as error:
-            self._journal.close()
-            raise RunFailed(f"{path} is damaged, or run.toml was changed since: {error}") from error
+            self._replay(path)
         except RunFailed:
             self._journal.close()
             raise
+
+    def _replay(self, path: Path) -> None:
+        """Come to the journal's state; a new journal begins with the rules."""
+        events = list(self._journal.events())
+        try:
+            if events and not isinstance(events[0], Opened):
+                raise TransitionError("its first event is missing")
+            for event in events:
+                self._state = apply(event, self._state)
+        except TransitionError as error:
+            raise RunFailed(f"{path} is damaged, or run.toml was changed since: {error}") from error
+        if not events:
+            with self._lock:
+                self._record([Opened(**asdict(self._state.policy))])
 
     @property
     def state(self) -> LedgerState:

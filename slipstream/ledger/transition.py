@@ -3,11 +3,11 @@
 The table `ALLOWED` says from which states of a ticket each event may come; everything else here computes the new entry.
 """
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import singledispatch
 
 from slipstream.core.errors import TransitionError
-from slipstream.ledger.events import Batched, Claimed, Event, Forgotten, Restarted, SampleDropped, Submitted, Trained, TurnedAway
+from slipstream.ledger.events import Batched, Claimed, Event, Forgotten, Opened, Restarted, SampleDropped, Submitted, Trained, TurnedAway
 from slipstream.ledger.state import LedgerState, TicketEntry, TicketState, complete
 
 ALLOWED: dict[type[Event], frozenset[TicketState]] = {
@@ -23,6 +23,14 @@ ALLOWED: dict[type[Event], frozenset[TicketState]] = {
 def apply(event: Event, state: LedgerState) -> LedgerState:
     """The state after the event. Raises TransitionError when the event is not allowed in this state."""
     raise TransitionError(f"unknown ledger event {event!r}")
+
+
+@apply.register
+def _(event: Opened, state: LedgerState) -> LedgerState:
+    changed = [name for name, value in asdict(event).items() if getattr(state.policy, name) != value]
+    if changed:
+        raise TransitionError(f"the run began with another {', '.join(changed)}; its rules cannot change")
+    return state
 
 
 @apply.register

@@ -44,7 +44,7 @@ def evaluate(
         found |= {int(sample.key[0]): sample for sample in sampler.step()}
     texts = [codec.decode(found[index].completion_ids.tolist()) for index in range(len(prompts))]
     outcomes = [grader.grade(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
-    right = sum(outcome.kind is OutcomeKind.VALUE for outcome in outcomes)
+    right = sum(outcome.kind is OutcomeKind.VALUE and (outcome.reward or 0.0) >= 1.0 for outcome in outcomes)
     return EvaluationResult(
         step=weights.version,
         task=task,

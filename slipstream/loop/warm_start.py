@@ -1,27 +1,20 @@
 """Supervised steps before reinforcement learning: demonstrations, in stages, through the same learner."""
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator
 
 from slipstream.config.schema import WarmStartSection
-from slipstream.core.records import Demonstration, TrainingSequence
+from slipstream.core.errors import UsageError
+from slipstream.core.ports import Demonstrator, SupervisedLearner
 from slipstream.loop.sequences import from_demonstration
 
 
-class Demonstrations(Protocol):
-    """A task that can show how it is done."""
+def warm_start(learner: SupervisedLearner, task: object, config: WarmStartSection) -> Iterator[tuple[int, float]]:
+    """Runs the stages; yields (steps done, loss in nats a token) after each step. Demonstration i is used once, in order.
 
-    def demonstration(self, index: int, worked_share: float) -> Demonstration: ...
-
-
-class SupervisedLearner(Protocol):
-    """A learner that also takes supervised steps."""
-
-    def warm_step(self, sequences: Sequence[TrainingSequence]) -> float: ...
-
-
-def warm_start(learner: SupervisedLearner, task: Demonstrations, config: WarmStartSection) -> Iterator[tuple[int, float]]:
-    """Runs the stages; yields (steps done, loss in nats a token) after each step. Demonstration i is used once, in order."""
+    Raises UsageError when the task has no demonstrations.
+    """
+    if not isinstance(task, Demonstrator):
+        raise UsageError(f"warm_start needs a task with demonstrations, and {type(task).__name__} has none")
     done = 0
     for stage in config.stages:
         for _ in range(stage.steps):

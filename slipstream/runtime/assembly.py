@@ -1,5 +1,6 @@
 """Puts a run together: from configuration, policy and directory to the roles that will work on it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from slipstream.config.schema import RunConfig
@@ -56,47 +57,34 @@ def build_engine(config: RunConfig, policy: Policy, clock: Clock, name: str, slo
     )
 
 
-def assemble(config: RunConfig, policy: Policy, directory: RunDirectory, clock: Clock, events: Events, run_id: str) -> Assembly:
-    """All roles of an embedded run, at the policy's weights, with the ledger as its journal has it."""
+def assemble(
+    config: RunConfig, policy: Policy, directory: RunDirectory, clock: Clock, events: Events, run_id: str, restart_at: int | None = None
+) -> Assembly:
+    """All roles of an embedded run, at the policy's weights; the ledger as its journal has it, put back to version `restart_at`."""
     ledger = Ledger(directory.journal, ledger_policy(config), policy.task, clock)
+    if restart_at is not None:
+        ledger.restart(restart_at)
     store = MemoryStore(keep=config.mode.eta + 2)
-    learner = Learner(config, policy.spec, policy.params)
+    learner = Learner(config, policy.spec, policy.params, ledger.state.lineage)
     learner_phases, sampler_phases, evaluator_phases = (Phases(role, clock, events) for role in ("learner", "sampler-0", "evaluator"))
     engine = build_engine(config, policy, clock, "sampler-0", config.sampling.slots)
-    collector = Collector(
-        run_id=run_id,
-        seed=config.run.seed,
-        lineage=ledger.state.lineage,
-        sampler_id=engine.id,
-        sampler_class=engine.sampler_class,
-        codec=policy.task.tokenizer,
-        grader=policy.task,
-    )
-    rules = SamplingRules(
-        seed=config.run.seed,
-        group_size=config.batch.group_size,
-        max_new_tokens=config.sampling.max_new_tokens,
-        temperature=config.sampling.temperature,
-        pinned=config.mode.kind != "inflight",
-    )
     dispatch = Dispatch(
         sampler=engine,
         ledger=ledger,
         store=store,
-        collector=collector,
-        rules=rules,
+        collector=_collector(config, policy, engine, run_id, ledger.state.lineage),
+        rules=sampling_rules(config),
         phases=sampler_phases,
         events=events,
         clock=clock,
     )
-    counters = SamplerCounters(tokens=lambda: dispatch.tokens, wait_s=lambda: sampler_phases.seconds().get("wait", 0.0))
     learn = Learn(
         learner=learner,
         ledger=ledger,
         store=store,
         advantage=ADVANTAGES[config.objective.advantage],
         audit_every=config.evaluation.every_steps,
-        counters=counters,
+        counters=SamplerCounters(tokens=lambda: dispatch.tokens, wait_s=lambda: sampler_phases.seconds().get("wait", 0.0)),
         phases=learner_phases,
         events=events,
         clock=clock,
@@ -114,7 +102,30 @@ def assemble(config: RunConfig, policy: Policy, directory: RunDirectory, clock: 
     return Assembly(learner=learner, ledger=ledger, store=store, roles=roles)
 
 
-def evaluation(config: RunConfig, policy: Policy, clock: Clock):
+def sampling_rules(config: RunConfig) -> SamplingRules:
+    """How the configuration draws its training samples."""
+    return SamplingRules(
+        seed=config.run.seed,
+        group_size=config.batch.group_size,
+        max_new_tokens=config.sampling.max_new_tokens,
+        temperature=config.sampling.temperature,
+        pinned=config.mode.kind != "inflight",
+    )
+
+
+def _collector(config: RunConfig, policy: Policy, engine: Engine, run_id: str, lineage: int) -> Collector:
+    return Collector(
+        run_id=run_id,
+        seed=config.run.seed,
+        lineage=lineage,
+        sampler_id=engine.id,
+        sampler_class=engine.sampler_class,
+        codec=policy.task.tokenizer,
+        grader=policy.task,
+    )
+
+
+def evaluation(config: RunConfig, policy: Policy, clock: Clock) -> Callable[[WeightVersion], EvaluationResult]:
     """A function from weights to their held-out score, with an engine of its own, made at the first call."""
     prompts = policy.task.held_out(config.evaluation.prompts)
     engines: list[Engine] = []

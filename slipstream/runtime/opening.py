@@ -3,23 +3,34 @@
 from contextlib import suppress
 from pathlib import Path
 
+from slipstream.config.compare import changes
 from slipstream.config.load import dump_config, parse_config
 from slipstream.config.schema import RunConfig
-from slipstream.core.errors import UsageError
+from slipstream.core.errors import ConfigError, UsageError
 from slipstream.telemetry.run_directory import RunDirectory
 
 
-def open_run(config: RunConfig, path: Path, resume: bool) -> tuple[RunConfig, RunDirectory]:
-    """The locked directory of a new run, or of the one to go on with (whose own configuration counts).
+def open_run(config: RunConfig | None, path: Path, resume: bool) -> tuple[RunConfig, RunDirectory]:
+    """The locked directory of a new run, or of the one to go on with, whose own configuration counts.
 
-    Raises UsageError when it is taken, absent, in use, damaged or cannot be.
+    With `resume`, `config` may be None; one that differs from the run's is refused with all differences (ConfigError). Raises
+    UsageError when the directory is taken, absent, in use, damaged or cannot be.
     """
     try:
-        directory = RunDirectory.open(path) if resume else RunDirectory.create(path, dump_config(config))
+        if not resume:
+            assert config is not None, "a new run needs a configuration"
+            directory = RunDirectory.create(path, dump_config(config))
+            directory.lock()
+            return config, directory
+        directory = RunDirectory.open(path)
         directory.lock()
-        return (parse_config(directory.config.read_text()) if resume else config), directory
+        begun = parse_config(directory.config.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be used: {error}") from error
+    if config is not None and (different := changes(begun, config)):
+        directory.release()
+        raise ConfigError(different)
+    return begun, directory
 
 
 def discard_run(directory: RunDirectory) -> None:

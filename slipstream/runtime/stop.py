@@ -18,7 +18,7 @@ class StopFlag:
         self.cause = cause
 
 
-class installed:  # noqa: N801 - reads as a phrase: `with installed(stop):`
+class installed:
     """Within this context SIGINT and SIGTERM set the flag; a second signal acts as if nothing were installed."""
 
     def __init__(self, stop: StopFlag) -> None:

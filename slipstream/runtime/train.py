@@ -86,7 +86,8 @@ class _Job:
 
     def run(self, checkpoint: Checkpoint | None, stop: StopFlag) -> None:
         config, events = self.config, self.recorder.events
-        parts = assemble(config, self.policy, self.directory, self.clock, events, self.run_id)
+        restart_at = checkpoint.step if checkpoint else 0 if self.directory.journal.exists() else None
+        parts = assemble(config, self.policy, self.directory, self.clock, events, self.run_id, restart_at)
         mode = {"mode": config.mode.kind, "eta": config.mode.eta, "seed": config.run.seed, "recipe": config.run.recipe}
         events.emit("supervisor", "run_started", run_id=self.run_id, **mode)
         for note in self.policy.task.notes:
@@ -110,8 +111,6 @@ class _Job:
                 if stop.is_set():
                     raise Interrupted(f"{stop.cause} in the warm start", 0, self.directory.path)
         parts.learner.begin_reinforcement()
-        if parts.ledger.state.next_index:
-            parts.ledger.restart(0)
         parts.store.publish(parts.learner.weights())
         if total:
             self._checkpoint(parts)
@@ -119,7 +118,6 @@ class _Job:
     def _go_on(self, parts: Assembly, checkpoint: Checkpoint) -> None:
         self.progress.note(f"going on from checkpoint {checkpoint.path.name}")
         parts.learner.restore(checkpoint.path)
-        parts.ledger.restart(checkpoint.step)
         for version in sorted(checkpoint.notes["older_versions"]):
             params, _ = read_tree(checkpoint.path / _older_name(version), self.policy.params)
             parts.store.publish(WeightVersion(lineage=parts.ledger.state.lineage, version=version, params=params))

@@ -103,7 +103,7 @@ class Learner:
         }
 
     def score(self, sequences: Sequence[TrainingSequence], weights: WeightVersion) -> list[np.ndarray]:
-        """Log-probs of each sequence's tokens [tokens] under given weights (entry 0 is 0: nothing predicts it)."""
+        """Log-probs of each sequence's tokens [tokens] under given weights; 0 for the first and for a prompt shared with a neighbour."""
         microbatches, places = pack(sequences, self._batch.row_tokens, self._batch.rows_per_microbatch)
         found = [np.asarray(score(weights.params, self._spec, self._layout, batch, self._temperature)[0]) for batch in microbatches]
         return unpack(found, sequences, places)

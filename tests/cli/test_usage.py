@@ -64,7 +64,7 @@ def test_all_problems_of_a_call_are_told_in_one_message(tmp_path: Path) -> None:
     [
         (["train"], "no recipe given; try: slipstream train quickstart"),
         (["train", "--resume"], "--resume needs --run-dir"),
-        (["train", "--resume", "--run-dir", "d", "--set", "run.steps=3"], "cannot be combined with --resume"),
+        (["train", "--resume", "--run-dir", "d", "--set", "run.steps=3"], "needs the recipe too"),
         (["train", "absent.toml"], "recipe file 'absent.toml' cannot be read"),
         (["train", "not.toml"], "recipe 'not.toml' is not valid TOML"),
     ],
@@ -157,3 +157,13 @@ def test_help_is_fast_because_it_loads_no_numeric_library() -> None:
     script = "import sys, slipstream.cli.main; print([name for name in ('jax', 'pyarrow', 'tokenizers', 'optax') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_resume_takes_the_same_command_and_refuses_a_changed_one(tmp_path: Path) -> None:
+    """All changes at once, each with what the run began with; the run's own configuration is untouched."""
+    config = load_config("quickstart")
+    (tmp_path / "run.toml").write_text(dump_config(config))
+    message = refused("train", "quickstart", "--resume", "--run-dir", str(tmp_path), "--set", "run.seed=5", "--set", "mode.eta=3")
+    assert "run.seed = 5: the run began with 0 and keeps it" in message
+    assert "mode.eta = 3: the run began with 2" in message
+    assert (tmp_path / "run.toml").read_text() == dump_config(config)

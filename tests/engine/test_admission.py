@@ -1,5 +1,7 @@
 """Admission: every request is placed once, every prompt computed once, and padding never lands on a live slot."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,8 +67,6 @@ def test_plans(drawn: tuple[list[tuple[int, SampleRequest]], int, int]) -> None:
 
 def test_prompts_of_another_integer_width_are_told_apart() -> None:
     """64-bit [5] and 32-bit [5, 0] have the same bytes."""
-    from dataclasses import replace
-
     wide = replace(request("wide", [5]), prompt_ids=np.array([5], np.int64))
     narrow = request("narrow", [5, 0])
     (call,) = plan_prefill([(0, wide), (1, narrow)], 2, 4)

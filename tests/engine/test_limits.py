@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from slipstream.core.clock import ManualClock
 from slipstream.core.errors import RunFailed
 from slipstream.core.records import FinishReason, SampleRequest, WeightVersion
+from slipstream.engine.engine import Engine
 from tests.engine.small import MAX_TOKENS, PER_DISPATCH, SLOTS, SPEC, STOP, assert_same, drain, engine, params, request
 from tests.models.llama_oracle import file_tensors, log_softmax, oracle_logits
 
@@ -108,9 +110,6 @@ def test_slots_are_counted() -> None:
 
 
 def test_an_engine_without_weights_says_so() -> None:
-    from slipstream.core.clock import ManualClock
-    from slipstream.engine.engine import Engine
-
     bare = Engine(SPEC, id="bare", clock=ManualClock(), slots=2, max_tokens=8, tokens_per_dispatch=1, stop_ids=())
     assert bare.version == -1
     with pytest.raises(RuntimeError, match="engine bare has no weights"):

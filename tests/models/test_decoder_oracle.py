@@ -24,7 +24,7 @@ SHAPES = {
     "one key head": replace(SPEC, kv_heads=1, layers=1),
     "as many key heads": replace(SPEC, kv_heads=4, layers=1, head_dim=6),  # heads * head_dim is not d_model
 }
-LAYOUTS = {"unrolled": (False, False), "scan": (True, False), "scan, remat": (True, True)}
+LAYOUTS = {"unrolled": (False, False), "scan, remat": (True, True)}
 WIDTH = 24  # of a packed row, unless said otherwise
 TOKENS = np.random.default_rng(5).integers(0, SPEC.vocab, 18)
 
@@ -52,12 +52,14 @@ def packed_logits(
         place = slice(start, start + len(segment))
         tokens[0, place], positions[0, place], ids[0, place] = segment, np.arange(len(segment)), index + 1
         start += len(segment)
-    return row_logits(params, spec, tokens, positions, ids, *layout)
+    return row_logits(params, spec, tokens, positions, ids, ids, *layout)
 
 
-@partial(jax.jit, static_argnums=(1, 5, 6))
-def row_logits(params: Params, spec: ModelSpec, tokens: jax.Array, positions: jax.Array, ids: jax.Array, scan: bool, remat: bool):
-    hidden = packed_hidden_states(params, spec, tokens, positions, packed_mask(ids, ids), scan=scan, remat=remat)
+@partial(jax.jit, static_argnames=("spec", "scan", "remat"))
+def row_logits(
+    params: Params, spec: ModelSpec, tokens: jax.Array, positions: jax.Array, ids: jax.Array, parents: jax.Array, scan: bool, remat: bool
+):
+    hidden = packed_hidden_states(params, spec, tokens, positions, packed_mask(ids, parents), scan=scan, remat=remat)
     return (hidden @ output_matrix(params))[0]
 
 
@@ -157,6 +159,33 @@ def test_a_segment_reads_as_if_it_were_alone() -> None:
     tensors = file_tensors(params, SPEC)
     np.testing.assert_allclose(row[:7], oracle_logits(tensors, SPEC, first), atol=1e-4, rtol=0)
     np.testing.assert_allclose(row[7:16], oracle_logits(tensors, SPEC, second), atol=1e-4, rtol=0)
+
+
+def branched_logits(prefix: np.ndarray, branches: list[np.ndarray]) -> list[jax.Array]:
+    """Logits of each branch [tokens, v], in one row after a prefix that they share."""
+    tokens, positions, ids, parents = (np.zeros((1, WIDTH), np.int32) for _ in range(4))
+    stop = len(prefix)
+    tokens[0, :stop], positions[0, :stop], ids[0, :stop], parents[0, :stop] = prefix, np.arange(stop), 1, 1
+    places = []
+    for index, branch in enumerate(branches):
+        places.append(slice(stop, stop := stop + len(branch)))
+        tokens[0, places[-1]], ids[0, places[-1]], parents[0, places[-1]] = branch, index + 2, 1
+        positions[0, places[-1]] = len(prefix) + np.arange(len(branch))
+    logits = row_logits(varied(SPEC), SPEC, tokens, positions, ids, parents, False, False)
+    return [logits[place] for place in places]
+
+
+def test_branches_of_a_shared_prompt_read_as_if_each_were_alone() -> None:
+    prefix, branches, tensors = TOKENS[:5], [TOKENS[5:11], TOKENS[7:14], TOKENS[4:8]], file_tensors(varied(SPEC), SPEC)
+    found = branched_logits(prefix, branches)
+    for logits, branch in zip(found, branches, strict=True):
+        expected = oracle_logits(tensors, SPEC, [*prefix, *branch])[len(prefix) :]
+        np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=0)
+    branches[1] = (branches[1] + 1) % SPEC.vocab
+    changed = branched_logits(prefix, branches)
+    np.testing.assert_array_equal(changed[0], found[0])
+    np.testing.assert_array_equal(changed[2], found[2])
+    assert not np.array_equal(changed[1], found[1])
 
 
 def test_padding_changes_nothing() -> None:

@@ -113,8 +113,6 @@ def test_sequences_without_advantage_count_in_the_denominator_and_nowhere_else()
 
 def test_masked_tokens_change_nothing() -> None:
     """Whatever stands in advantages and behaviour log-probs of tokens the model did not choose."""
-    from dataclasses import replace
-
     rng = np.random.default_rng(2)
     noisy = [
         replace(
