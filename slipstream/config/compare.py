@@ -1,6 +1,7 @@
 """What differs between two configurations, field by field."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 from slipstream.config.schema import RunConfig
 from slipstream.core.errors import Problem
@@ -20,7 +21,11 @@ def changes(begun: RunConfig, asked: RunConfig) -> list[Problem]:
     ]
 
 
-def _leaves(tree: Any, path: str) -> dict[str, Any]:
-    if not isinstance(tree, dict):
-        return {path: tree}
-    return {name: leaf for key, value in tree.items() for name, leaf in _leaves(value, f"{path}.{key}" if path else key).items()}
+def _leaves(tree: Mapping[str, Any], path: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            found |= _leaves(cast("Mapping[str, Any]", value), f"{path}{key}.")
+        else:
+            found[path + key] = value
+    return found

@@ -44,19 +44,6 @@ class Drawn:
     valid: jax.Array  # bool [steps, n], False where the slot was not active
 
 
-def empty_rows(slots: int) -> Rows:
-    """All slots free."""
-    zeros = jnp.zeros((slots,), jnp.int32)
-    return Rows(
-        token=zeros,
-        position=zeros,
-        last_position=zeros,
-        active=jnp.zeros((slots,), bool),
-        key=jnp.zeros((slots, 2), jnp.uint32),
-        temperature=jnp.ones((slots,), jnp.float32),
-    )
-
-
 def empty_cache(spec: ModelSpec, slots: int, tokens: int, dtype: jnp.dtype | type) -> Cache:
     """A zeroed cache with one scratch row for padding."""
     shape = (slots + 1, tokens, spec.kv_heads, spec.head_dim)
@@ -83,8 +70,8 @@ def prefill(params: Params, spec: ModelSpec, cache: Cache, token_ids: jax.Array,
     return hidden_states(params, spec, token_ids, positions, attention, cache)[1]
 
 
-@partial(jax.jit, static_argnames=("spec", "steps"), donate_argnames=("cache", "rows"))
-def decode(params: Params, spec: ModelSpec, cache: Cache, rows: Rows, stop_ids: jax.Array, steps: int) -> tuple[Cache, Rows, Drawn]:
+@partial(jax.jit, static_argnames=("spec", "steps"), donate_argnames=("cache",))
+def decode(params: Params, spec: ModelSpec, cache: Cache, rows: Rows, stop_ids: jax.Array, steps: int) -> tuple[Cache, Drawn]:
     """Draw up to `steps` tokens in every active slot. A slot stops at a stop id [any length] or its last position."""
 
     def one_step(carry: tuple[Cache, Rows], _: None) -> tuple[tuple[Cache, Rows], Drawn]:
@@ -103,8 +90,8 @@ def decode(params: Params, spec: ModelSpec, cache: Cache, rows: Rows, stop_ids: 
         )
         return (cache, advanced), Drawn(token=token, logprob=logprob, valid=rows.active)
 
-    (cache, rows), drawn = jax.lax.scan(one_step, (cache, rows), None, length=steps)
-    return cache, rows, drawn
+    (cache, _), drawn = jax.lax.scan(one_step, (cache, rows), None, length=steps)
+    return cache, drawn
 
 
 def _step_logits(params: Params, spec: ModelSpec, cache: Cache, rows: Rows) -> tuple[Cache, jax.Array]:

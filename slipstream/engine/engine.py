@@ -7,7 +7,7 @@ weights take effect between two dispatches; each token remembers the version tha
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,8 @@ from slipstream.core.clock import Clock
 from slipstream.core.errors import RunFailed
 from slipstream.core.records import FinishReason, Sample, SampleRequest, WeightVersion
 from slipstream.engine.admission import bucket, plan_prefill
-from slipstream.engine.decode import Cache, Rows, decode, empty_cache, empty_rows, prefill
+from slipstream.engine.decode import Cache, decode, empty_cache, prefill
+from slipstream.engine.rows import SlotTable
 from slipstream.models.parameters import Params, unstack
 from slipstream.models.spec import ModelSpec
 
@@ -62,7 +63,7 @@ class Engine:
         self._stop_ids = jnp.asarray(list(stop_ids), jnp.int32)
         self._stops = frozenset(stop_ids)
         self._cache: Cache = empty_cache(spec, slots, self._cache_tokens(), dtype)
-        self._rows = empty_rows(slots)
+        self._table = SlotTable(slots)
         self._params: Params | None = None
         self._version = -1
         self._waiting: deque[SampleRequest] = deque()
@@ -113,9 +114,7 @@ class Engine:
         self._admit(self._params)
         if not self._running:
             return []
-        self._cache, self._rows, drawn = decode(
-            self._params, self._spec, self._cache, self._rows, self._stop_ids, self._tokens_per_dispatch
-        )
+        self._cache, drawn = decode(self._params, self._spec, self._cache, self._table.rows(), self._stop_ids, self._tokens_per_dispatch)
         return self._collect(*(np.asarray(array) for array in (drawn.token, drawn.logprob, drawn.valid)))
 
     def _cache_tokens(self) -> int:
@@ -132,36 +131,25 @@ class Engine:
             self._cache = prefill(params, self._spec, self._cache, call.token_ids, call.slots, call.sources)
         for slot, request in admitted:
             self._running[slot] = _Running(request=request, started_s=now)
-        self._rows = self._seat(admitted)
-
-    def _seat(self, admitted: Sequence[tuple[int, SampleRequest]]) -> Rows:
-        """The rows with new requests in their slots: the prompt's last token is decoded first."""
-        names = ("token", "position", "last_position", "active", "key", "temperature")
-        host = {name: np.array(getattr(self._rows, name)) for name in names}
-        for slot, request in admitted:
-            last = len(request.prompt_ids) - 1
-            host["token"][slot] = request.prompt_ids[last]
-            host["position"][slot] = last
-            host["last_position"][slot] = last + request.max_new_tokens
-            host["active"][slot] = True
-            host["key"][slot] = (request.seed & 0xFFFFFFFF, request.seed >> 32)
-            host["temperature"][slot] = request.temperature
-        return replace(self._rows, **{name: jnp.asarray(array) for name, array in host.items()})
+            self._table.seat(slot, request)
 
     def _collect(self, tokens: np.ndarray, logprobs: np.ndarray, valid: np.ndarray) -> list[Sample]:
         if not np.isfinite(logprobs[valid]).all():
             raise RunFailed(f"engine {self.id}: the weights of version {self._version} give log-probs that are not finite")
         now = self._clock.now_s()
         finished = []
-        for slot, state in list(self._running.items()):
-            count = int(valid[:, slot].sum())
+        for slot, count in zip(self._running, valid.sum(axis=0)[list(self._running)].tolist(), strict=True):
+            state = self._running[slot]
             state.tokens.extend(tokens[:count, slot].tolist())
             state.logprobs.extend(logprobs[:count, slot].tolist())
             state.versions.extend([self._version] * count)
+            self._table.advance(slot, state.tokens[-1], count)
             stopped = state.tokens[-1] in self._stops
             if stopped or len(state.tokens) == state.request.max_new_tokens:
                 finished.append(_sample(state, slot, now, FinishReason.STOP if stopped else FinishReason.LENGTH))
-                del self._running[slot]
+                self._table.free(slot)
+        for sample in finished:
+            del self._running[sample.slot]
         return finished
 
 

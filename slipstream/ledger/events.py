@@ -1,7 +1,7 @@
 """What can happen to a ledger. Events are data: the journal stores them, `transition.apply` plays them."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -89,7 +89,8 @@ KINDS: dict[str, type[Event]] = {
 
 def encode(event: Event) -> tuple[str, str]:
     """Kind and JSON body."""
-    return type(event).__name__, json.dumps(asdict(event), separators=(",", ":"))
+    fields = {name: getattr(event, name) for name in event.__dataclass_fields__}
+    return type(event).__name__, json.dumps(fields, separators=(",", ":"))
 
 
 def decode(kind: str, body: str) -> Event:
