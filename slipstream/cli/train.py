@@ -19,6 +19,7 @@ def train_command(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a setting: section.field=value. Repeatable.")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Directory of the run; default runs/RECIPE-DATE-TIME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run-dir from its last checkpoint.")] = False,
+    on: Annotated[str, typer.Option(help="Where the roles run: embedded (threads of this process).")] = "embedded",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on standard error.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on standard output.")] = False,
 ) -> None:
@@ -26,6 +27,8 @@ def train_command(
 
     Example: slipstream train quickstart --set mode.kind=sync --set mode.eta=0
     """
+    if on != "embedded":
+        raise UsageError(f"--on {on} is not available; this version runs --on embedded")
     if resume and run_dir is None:
         raise UsageError("--resume needs --run-dir DIR: the directory of the run to go on with")
     if resume and set_ and recipe is None:

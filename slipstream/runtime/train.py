@@ -12,6 +12,7 @@ from slipstream.loop.warm_start import warm_start
 from slipstream.runtime.assembly import Assembly, assemble
 from slipstream.runtime.devices import configure_jax
 from slipstream.runtime.embedded import Embedded
+from slipstream.runtime.failures import failures_logged
 from slipstream.runtime.policy import Policy, open_policy
 from slipstream.runtime.recorder import Recorder
 from slipstream.runtime.stop import StopFlag
@@ -25,8 +26,8 @@ from slipstream.train.arrays import read_tree, write_tree
 from slipstream.train.checkpoint import Checkpoint, newest_checkpoint, oldest_step, write_checkpoint
 
 
-class Interrupted(Exception):
-    """The run was told to stop; everything so far is kept."""
+class Interrupted(BaseException):
+    """The run was told to stop; everything so far is kept. Not an Exception, so that no handler takes it for a failure."""
 
     def __init__(self, cause: str, step: int, directory: Path) -> None:
         super().__init__(f"stopped by {cause} after step {step}; go on with --resume --run-dir {directory}")
@@ -49,6 +50,7 @@ def train(config: RunConfig, directory: RunDirectory, progress: Progress, stop: 
     rows = read_jsonl(directory.events) if directory.events.exists() else []
     clock = SystemClock(offset_s=max((row["time"] for row in rows), default=0.0))
     progress.start(f"{config.run.recipe} · {config.mode.kind} · seed {config.run.seed}", config.run.steps)
+    progress.note(f"run directory {directory.path}")
     progress.phase("building the model")
     policy = open_policy(config)
     checkpoint = newest_checkpoint(directory.checkpoints)
@@ -56,8 +58,9 @@ def train(config: RunConfig, directory: RunDirectory, progress: Progress, stop: 
     directory.truncate_after(checkpoint.step if checkpoint else -1)
     recorder = Recorder(directory, clock, progress)
     try:
-        job = _Job(config=config, policy=policy, directory=directory, recorder=recorder, progress=progress, clock=clock, run_id=run_id)
-        job.run(checkpoint, stop)
+        with failures_logged(directory.logs / "supervisor.log"):
+            job = _Job(config=config, policy=policy, directory=directory, recorder=recorder, progress=progress, clock=clock, run_id=run_id)
+            job.run(checkpoint, stop)
     finally:
         recorder.close()
     write_trace(directory.path)

@@ -64,6 +64,7 @@ def test_all_problems_of_a_call_are_told_in_one_message(tmp_path: Path) -> None:
     [
         (["train"], "no recipe given; try: slipstream train quickstart"),
         (["train", "--resume"], "--resume needs --run-dir"),
+        (["train", "quickstart", "--on", "ray"], "--on ray is not available; this version runs --on embedded"),
         (["train", "--resume", "--run-dir", "d", "--set", "run.steps=3"], "needs the recipe too"),
         (["train", "absent.toml"], "recipe file 'absent.toml' cannot be read"),
         (["train", "not.toml"], "recipe 'not.toml' is not valid TOML"),

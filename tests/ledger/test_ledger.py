@@ -378,7 +378,7 @@ def test_a_journal_under_another_configuration_is_refused(tmp_path: Path) -> Non
     ledger = open_ledger(path)
     train_steps(ledger, 1)
     ledger.close()
-    with pytest.raises(RunFailed, match="or run.toml was changed since: the run began with another prompts_per_step"):
+    with pytest.raises(RunFailed, match=r"or run\.toml was changed since: the run began with another prompts_per_step"):
         open_ledger(path, Policy(prompts_per_step=3, group_size=2, eta=1, pinned=False, steps=4))
 
 
