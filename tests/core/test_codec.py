@@ -21,7 +21,8 @@ SECONDS = st.floats(0, 1e7)
 def outcomes(draw: st.DrawFn) -> Outcome:
     kind = draw(st.sampled_from(OutcomeKind))
     judged = kind not in (OutcomeKind.TIMEOUT, OutcomeKind.INFRASTRUCTURE)
-    reward = draw(st.none() | st.floats(allow_nan=False, allow_infinity=False)) if judged else None
+    number = st.floats(allow_nan=False, allow_infinity=False)
+    reward = draw(number if kind is not OutcomeKind.UNPARSEABLE else st.none() | number) if judged else None
     return Outcome(kind=kind, reward=reward, format_ok=draw(st.none() | st.booleans()), style=draw(st.text()), detail=draw(st.text()))
 
 
