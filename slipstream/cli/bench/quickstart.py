@@ -68,6 +68,7 @@ def _figures(finished, events: list[dict[str, Any]]) -> dict[str, Any]:
         "to_first_rl_step_s": round(metrics[0]["time"], 2),
         "rl_seconds": round(metrics[-1]["time"] - (warm[-1] if warm else 0.0), 2),
         "trained_tokens_per_s": round(sum(row["tokens"] for row in settled[1:]) / seconds) if seconds > 0 else None,
+        "sampled_tokens_per_s": round(mean("sampler_tokens_per_second")),
         "sampler_idle": mean("sampler_idle"),
         "learner_idle": mean("learner_idle"),
         "age_mean": mean("age_mean"),
