@@ -76,6 +76,8 @@ def _config(objective: str, lag: int, seed: int):
     from slipstream.config.load import load_config
 
     overrides = [
+        # working starts rarer than in the quickstart, so that the old policy's trust region is far from where to go
+        "warm_start.stages=[{steps=350,worked_share=1.0},{steps=70,worked_share=0.1}]",
         f"run.seed={seed}",
         f"run.steps={STEPS}",
         f"mode.kind={'lagged' if lag else 'sync'}",
