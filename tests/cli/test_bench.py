@@ -28,12 +28,12 @@ def test_the_measured_shape_passes() -> None:
 
 def test_a_correction_that_stalls_is_seen() -> None:
     (failure,) = failed_thresholds(figures(decoupled_ppo_16=row(0.1, 0.7)))
-    assert failure.startswith("decoupled_ppo at lag 16: greedy 0.100 at version 10")
+    assert failure.startswith("decoupled_ppo at lag 16: greedy at version 10 is 0.100, against 0.930")
 
 
 def test_a_correction_that_drifts_is_seen() -> None:
     (failure,) = failed_thresholds(figures(reinforce_is_16=row(0.9, 0.3)))
-    assert failure.startswith("reinforce_is at lag 16: pass@1 0.300 at version 40")
+    assert failure.startswith("reinforce_is at lag 16: pass@1 at version 40 is 0.300, against 0.700")
 
 
 def test_naive_ppo_must_stall() -> None:
@@ -44,3 +44,9 @@ def test_naive_ppo_must_stall() -> None:
 def test_decoupled_and_naive_ppo_are_one_loss_on_fresh_data() -> None:
     (failure,) = failed_thresholds(figures(decoupled_ppo_0=row(0.94, 0.7)))
     assert "differ at lag 0" in failure
+
+
+def test_a_task_that_is_not_learnt_at_all_is_seen() -> None:
+    flat = {"greedy": {"5": 0.1, "10": 0.1, "20": 0.1, "40": 0.1}, "pass@1": 0.1}
+    (failure,) = failed_thresholds(figures(ppo_0=flat, decoupled_ppo_0=flat))
+    assert failure.startswith("decoupled_ppo at lag 0: greedy 0.100 at version 40")

@@ -16,6 +16,9 @@ import typer
 
 EVALUATED = (5, 10, 20, 40)  # versions with a held-out evaluation
 STEPS = 40
+LOST = 0.15  # what a corrected objective may lose at lag 16 against lag 0; measured 0.08 at most
+LEARNT = 0.85  # held-out greedy that fresh data reach in 40 versions
+STALLED = 0.5  # naive ppo at lag 16 is below this at version 10; measured 0.00
 QUICK = tuple((objective, lag) for lag in (0, 16) for objective in ("ppo", "reinforce_is", "decoupled_ppo"))
 FULL = tuple((objective, lag) for lag in (0, 1, 4, 16) for objective in ("reinforce", "ppo", "reinforce_is", "decoupled_ppo"))
 
@@ -52,13 +55,17 @@ def failed_thresholds(rows: dict[tuple[str, int], dict[str, Any]]) -> list[str]:
     """What the figures should show and do not. Wide bounds for one seed; that naive ppo must stall proves the test can fail."""
     found = []
     for objective in ("decoupled_ppo", "reinforce_is"):
-        stale = rows[objective, 16]
-        if stale["greedy"]["10"] < 0.85:
-            found.append(f"{objective} at lag 16: greedy {stale['greedy']['10']:.3f} at version 10, want at least 0.85")
-        if stale["pass@1"] < 0.60:
-            found.append(f"{objective} at lag 16: pass@1 {stale['pass@1']:.3f} at version 40, want at least 0.60")
-    if rows["ppo", 16]["greedy"]["10"] > 0.5:
-        found.append(f"ppo at lag 16 should stall: greedy {rows['ppo', 16]['greedy']['10']:.3f} at version 10, want at most 0.5")
+        fresh, stale = rows[objective, 0], rows[objective, 16]
+        for name, new, old in (
+            ("greedy at version 10", fresh["greedy"]["10"], stale["greedy"]["10"]),
+            ("pass@1 at version 40", fresh["pass@1"], stale["pass@1"]),
+        ):
+            if old < new - LOST:
+                found.append(f"{objective} at lag 16: {name} is {old:.3f}, against {new:.3f} on fresh data; at most {LOST} may be lost")
+    if rows["decoupled_ppo", 0]["greedy"]["40"] < LEARNT:
+        found.append(f"decoupled_ppo at lag 0: greedy {rows['decoupled_ppo', 0]['greedy']['40']:.3f} at version 40, want at least {LEARNT}")
+    if rows["ppo", 16]["greedy"]["10"] > STALLED:
+        found.append(f"ppo at lag 16 should stall: greedy {rows['ppo', 16]['greedy']['10']:.3f} at version 10, want at most {STALLED}")
     if rows["decoupled_ppo", 0]["greedy"] != rows["ppo", 0]["greedy"]:
         found.append("decoupled_ppo and ppo differ at lag 0, where they are the same loss")
     return found
