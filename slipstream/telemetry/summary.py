@@ -11,6 +11,7 @@ from slipstream.core.records import EvaluationResult
 from slipstream.telemetry import figures
 from slipstream.telemetry.jsonl import Row
 
+PROMPT_LETTERS = 90  # of a prompt shown in the table of answers
 RIGHT_REWARD = 0.5  # rewards above it read as "right"
 
 
@@ -41,10 +42,16 @@ def before_after(first: EvaluationResult, last: EvaluationResult, limit: int = 4
     pairs = [(sample, after[sample["prompt"]]) for sample in first.samples if sample["prompt"] in after]
     pairs.sort(key=lambda pair: _right(pair[0]) - _right(pair[1]))
     for old, new in pairs[:limit]:
-        table.add_row(Text(str(old["prompt"])), Text(str(old["answer"])), _judged(old), _judged(new))
+        table.add_row(Text(_end_of(str(old["prompt"]))), Text(str(old["answer"])), _judged(old), _judged(new))
     if not pairs:
         table.add_row("no prompt in common", "", "", "")
     return table
+
+
+def _end_of(prompt: str) -> str:
+    """The end of a long prompt, on one line: what was asked stands there, the system message before it."""
+    line = prompt.strip().replace("\n", " ⏎ ")
+    return line if len(line) <= PROMPT_LETTERS else f"…{line[-PROMPT_LETTERS:]}"
 
 
 def _held_out(evaluations: Sequence[EvaluationResult]) -> tuple[str, str, str]:

@@ -157,3 +157,11 @@ def test_numbers_read_well() -> None:
     assert figures.bars([0.0, 0.5, 1.0]) == "▁▅█"
     assert figures.bars([]) == ""
     assert figures.bars([1.0] * 30) == "▁" * 12
+
+
+def test_of_a_long_prompt_the_end_is_shown() -> None:
+    sample = {"prompt": "system " * 40 + "\nWhat is 3+4?\n3+4=", "completion": "7", "answer": "7", "reward": 1.0}
+    result = EvaluationResult(step=0, task="sums", n=1, pass_at_1=1.0, ci=(0.2, 1.0), samples=(sample,))
+    text = " ".join(render(before_after(result, result)).split())
+    assert "system ⏎ What is 3+4? ⏎ 3+4=" in text
+    assert text.count("system") < 20
