@@ -27,7 +27,7 @@ class PrefillCall:
     """Arguments of one prefill dispatch."""
 
     token_ids: np.ndarray  # int32 [prompts_per_call, length]
-    slots: np.ndarray  # int32 [slots]; unused entries name the scratch row
+    slots: np.ndarray  # int32 [slots]; unused entries lie beyond the last slot and are dropped
     sources: np.ndarray  # int32 [slots]; row of token_ids copied into the slot
 
 

@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 
 from slipstream.models.decoder import hidden_states, output_matrix
-from slipstream.models.layers import attend
+from slipstream.models.layers import attend, attention_layout
 from slipstream.models.logprobs import log_distribution, select
 from slipstream.models.parameters import Params
 from slipstream.models.spec import ModelSpec
 
-Cache = tuple[tuple[jax.Array, jax.Array], ...]  # a layer: keys and values [n + 1, s, g, k]; row n is scratch
+Cache = tuple[tuple[jax.Array, jax.Array], ...]  # a layer: keys [n, g, k, s] and values [n, g, s, k], as attention reads them
 
 
 @jax.tree_util.register_dataclass
@@ -45,17 +45,17 @@ class Drawn:
 
 
 def empty_cache(spec: ModelSpec, slots: int, tokens: int, dtype: jnp.dtype | type) -> Cache:
-    """A zeroed cache with one scratch row for padding."""
-    shape = (slots + 1, tokens, spec.kv_heads, spec.head_dim)
-    return tuple((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(spec.layers))
+    """A zeroed cache."""
+    keys, values = (slots, spec.kv_heads, spec.head_dim, tokens), (slots, spec.kv_heads, tokens, spec.head_dim)
+    return tuple((jnp.zeros(keys, dtype), jnp.zeros(values, dtype)) for _ in range(spec.layers))
 
 
 @partial(jax.jit, static_argnames=("spec",), donate_argnames=("cache",))
 def prefill(params: Params, spec: ModelSpec, cache: Cache, token_ids: jax.Array, slots: jax.Array, sources: jax.Array) -> Cache:
     """Compute keys and values of prompts [p, l] once each and copy prompt `sources[i]` into slot `slots[i]` (both [n]).
 
-    Unused entries of `slots` name the scratch row. Prompts are padded on the right; what is written beyond a prompt's end is
-    overwritten by decoding before it can be seen.
+    Unused entries of `slots` lie beyond the last slot and are dropped. Prompts are padded on the right; what is written beyond a
+    prompt's end is overwritten by decoding before it can be seen.
     """
     length = token_ids.shape[1]
     positions = jnp.broadcast_to(jnp.arange(length), token_ids.shape)
@@ -63,8 +63,9 @@ def prefill(params: Params, spec: ModelSpec, cache: Cache, token_ids: jax.Array,
 
     def attention(q: jax.Array, k: jax.Array, v: jax.Array, layer_cache: tuple[jax.Array, jax.Array]):
         keys, values = layer_cache
-        keys = keys.at[slots, :length].set(k[sources].astype(keys.dtype))
-        values = values.at[slots, :length].set(v[sources].astype(values.dtype))
+        k, v = attention_layout(k, v)
+        keys = keys.at[slots, :, :, :length].set(k[sources].astype(keys.dtype), mode="drop")
+        values = values.at[slots, :, :length].set(v[sources].astype(values.dtype), mode="drop")
         return attend(q, k, v, causal), (keys, values)
 
     return hidden_states(params, spec, token_ids, positions, attention, cache)[1]
@@ -97,14 +98,14 @@ def decode(params: Params, spec: ModelSpec, cache: Cache, rows: Rows, stop_ids: 
 def _step_logits(params: Params, spec: ModelSpec, cache: Cache, rows: Rows) -> tuple[Cache, jax.Array]:
     """Write each slot's newest token into the cache and return the logits [n, v] that follow it."""
     slot = jnp.arange(rows.token.shape[0])
-    index = jnp.arange(cache[0][0].shape[1])
+    index = jnp.arange(cache[0][0].shape[3])
     visible = (index[None, :] <= rows.position[:, None])[:, None, :]
 
     def attention(q: jax.Array, k: jax.Array, v: jax.Array, layer_cache: tuple[jax.Array, jax.Array]):
         keys, values = layer_cache
-        keys = keys.at[slot, rows.position].set(k[:, 0].astype(keys.dtype), unique_indices=True, mode="promise_in_bounds")
-        values = values.at[slot, rows.position].set(v[:, 0].astype(values.dtype), unique_indices=True, mode="promise_in_bounds")
-        return attend(q, keys[:-1], values[:-1], visible), (keys, values)
+        keys = keys.at[slot, :, :, rows.position].set(k[:, 0].astype(keys.dtype), unique_indices=True, mode="promise_in_bounds")
+        values = values.at[slot, :, rows.position].set(v[:, 0].astype(values.dtype), unique_indices=True, mode="promise_in_bounds")
+        return attend(q, keys, values, visible), (keys, values)
 
     hidden, cache = hidden_states(params, spec, rows.token[:, None], rows.position[:, None], attention, cache)
     return cache, jnp.einsum("nd,dv->nv", hidden[:, 0], output_matrix(params))

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from slipstream.models.layers import attend, rms_norm, rope_tables, rotate
+from slipstream.models.layers import attend, attention_layout, rms_norm, rope_tables, rotate
 from slipstream.models.parameters import LayerParams, Params
 from slipstream.models.spec import ModelSpec
 
@@ -54,7 +54,7 @@ def packed_hidden_states(
     cos, sin = rope_tables(positions, spec.head_dim, spec.rope_theta)
 
     def attention(q: jax.Array, k: jax.Array, v: jax.Array, cache: None) -> tuple[jax.Array, None]:
-        return attend(q, k, v, allowed), cache
+        return attend(q, *attention_layout(k, v), allowed), cache
 
     def one_layer(x: jax.Array, layer: LayerParams) -> tuple[jax.Array, None]:
         return block(spec, layer, x, cos, sin, attention, None)

@@ -42,7 +42,7 @@ def test_plans(drawn: tuple[list[tuple[int, SampleRequest]], int, int]) -> None:
         assert call.slots.shape == call.sources.shape == (slot_count,)
         assert {array.dtype for array in (call.token_ids, call.slots, call.sources)} == {np.dtype(np.int32)}
         used = call.slots < slot_count
-        assert (call.slots[~used] == slot_count).all()  # the scratch row
+        assert (call.slots[~used] == slot_count).all()  # beyond the last slot: dropped
         assert ((call.sources >= 0) & (call.sources < per_call)).all()
         for slot, source in zip(call.slots[used], call.sources[used], strict=True):
             assert int(slot) not in placed

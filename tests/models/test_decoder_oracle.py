@@ -208,10 +208,10 @@ def test_the_packed_mask_is_the_past_of_the_same_segment_and_its_parent() -> Non
 def test_attention_is_causal_over_garbage() -> None:
     """What lies at masked keys has no influence, however large."""
     rng = np.random.default_rng(1)
-    q, k, v = (rng.normal(size=(1, 5, heads, 4)).astype(np.float32) for heads in (2, 1, 1))
+    q, k, v = (rng.normal(size=shape).astype(np.float32) for shape in ((1, 5, 2, 4), (1, 1, 4, 5), (1, 1, 5, 4)))
     allowed = jnp.asarray(np.tril(np.ones((1, 5, 5), bool)))
     plain = attend(jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), allowed)
-    k[0, 3:], v[0, 3:] = 1e6, -1e6
+    k[..., 3:], v[..., 3:, :] = 1e6, -1e6
     np.testing.assert_array_equal(attend(jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), allowed)[:, :3], plain[:, :3])
 
 

@@ -85,7 +85,7 @@ def test_minibatches_share_the_proximal_policy_of_the_steps_start(monkeypatch: p
     metrics = running.step(SEQUENCES)
     expected = np.concatenate([found[one.loss_mask] for one, found in zip(SEQUENCES, running.score(SEQUENCES, start), strict=True)])
     proximal = np.concatenate([np.asarray(near)[microbatch.loss_mask > 0] for _, microbatch, near, _ in seen])
-    np.testing.assert_array_equal(np.sort(proximal), np.sort(expected))
+    np.testing.assert_allclose(np.sort(proximal), np.sort(expected), rtol=1e-6)  # at other places in a row sums round otherwise
     assert len({id(policy) for policy, *_ in seen}) == 2  # the second minibatch sees other weights
     halves = [sum(float(one.loss_mask.sum()) for one in half) for half in (SEQUENCES[:4], SEQUENCES[4:])]
     assert {denominator for *_, denominator in seen} == set(halves)
