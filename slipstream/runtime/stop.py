@@ -1,8 +1,15 @@
-"""A polite stop: the first Ctrl-C (or SIGTERM) ends the run after the present step, the second one at once."""
+"""A polite stop: the first Ctrl-C (or SIGTERM) ends the run after the present step, the second one at once.
 
+Ending at once loses nothing but the steps since the last checkpoint: every file of a run survives the death of its process.
+"""
+
+import os
 import signal
+import sys
 from types import FrameType
 from typing import Any
+
+STOPPED = 130  # exit code of a run that was told to stop
 
 
 class StopFlag:
@@ -19,7 +26,7 @@ class StopFlag:
 
 
 class installed:
-    """Within this context SIGINT and SIGTERM set the flag; a second signal acts as if nothing were installed."""
+    """Within this context SIGINT and SIGTERM set the flag and say so; a second signal ends the process with code 130."""
 
     def __init__(self, stop: StopFlag) -> None:
         self._stop = stop
@@ -35,7 +42,9 @@ class installed:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
         if self._stop.is_set():
-            signal.signal(number, self._before[number])
-            signal.raise_signal(number)
-        self._stop.set(signal.Signals(number).name)
+            print(f"slipstream: stopped at once by {name}; go on with --resume", file=sys.stderr, flush=True)
+            os._exit(STOPPED)  # threads inside compiled programs cannot be joined
+        self._stop.set(name)
+        print(f"slipstream: {name}: stopping after this step and a checkpoint; once more to stop at once", file=sys.stderr, flush=True)

@@ -30,7 +30,7 @@ class Interrupted(BaseException):
     """The run was told to stop; everything so far is kept. Not an Exception, so that no handler takes it for a failure."""
 
     def __init__(self, cause: str, step: int, directory: Path) -> None:
-        super().__init__(f"stopped by {cause} after step {step}; go on with --resume --run-dir {directory}")
+        super().__init__(f"stopped by {cause} after step {step}; go on with: slipstream train --resume --run-dir {directory}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +50,13 @@ def train(config: RunConfig, directory: RunDirectory, progress: Progress, stop: 
     rows = read_jsonl(directory.events) if directory.events.exists() else []
     clock = SystemClock(offset_s=max((row["time"] for row in rows), default=0.0))
     progress.start(f"{config.run.recipe} · {config.mode.kind} · seed {config.run.seed}", config.run.steps)
-    progress.note(f"run directory {directory.path}")
     progress.phase("building the model")
     policy = open_policy(config)
+    progress.note(f"run directory {directory.path}")
     checkpoint = newest_checkpoint(directory.checkpoints)
+    if checkpoint and checkpoint.step >= config.run.steps:
+        progress.note(f"already finished: {checkpoint.step} steps are done")
+        return _finished(directory, clock.now_s(), directory.report)
     run_id = str(checkpoint.notes["run_id"]) if checkpoint else random_run_id()
     directory.truncate_after(checkpoint.step if checkpoint else -1)
     recorder = Recorder(directory, clock, progress)
@@ -66,11 +69,15 @@ def train(config: RunConfig, directory: RunDirectory, progress: Progress, stop: 
     write_trace(directory.path)
     report = write_report(directory.path, decode=policy.task.tokenizer.decode)
     progress.finish()
+    return _finished(directory, clock.now_s(), report)
+
+
+def _finished(directory: RunDirectory, seconds: float, report: Path) -> Finished:
     return Finished(
         directory=directory.path,
         metrics=read_jsonl(directory.metrics),
         evaluations=[evaluation_from_row(row) for row in read_jsonl(directory.evaluations)],
-        seconds=clock.now_s(),
+        seconds=seconds,
         report=report,
     )
 

@@ -24,6 +24,9 @@ class RunDirectory:
     def create(cls, path: Path, config_toml: str) -> "RunDirectory":
         """Make the directory of a new run. `UsageError` when there is a run in it already."""
         if (path / _CONFIG_NAME).exists():
+            running = cls(path)
+            running.lock()  # a live run says so itself
+            running.release()
             raise UsageError(f"{path} already holds a run; go on with it by --resume or choose another --run-dir")
         if path.exists() and not path.is_dir():
             raise UsageError(f"{path} is a file; choose another --run-dir")

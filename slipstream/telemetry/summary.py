@@ -84,9 +84,11 @@ def _whole_run(metrics: Sequence[Row], wall_s: float | None) -> list[tuple[str, 
         mixed = [row["mixed_version_share"] for row in metrics if row.get("mixed_version_share") is not None]
         rows.append(("greatest age of the run", figures.count(max(ages, default=None))))
         rows.append(("rollouts of several versions, whole run", figures.percent(sum(mixed) / len(mixed) if mixed else None)))
+    after_first_s = metrics[-1].get("time", 0.0) - metrics[0].get("time", 0.0) if metrics else 0.0
+    if after_first_s > 0:  # the first step waits for programs to be compiled
+        tokens = sum(row.get("tokens") or 0 for row in metrics[1:])
+        rows.append(("trained tokens/s after the first step", figures.count(tokens / after_first_s)))
     if wall_s:
-        tokens = sum(row.get("tokens") or 0 for row in metrics)
-        rows.append(("trained tokens/s", figures.count(tokens / wall_s)))
         rows.append(("wall seconds", figures.count(wall_s)))
     return rows
 

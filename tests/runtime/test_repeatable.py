@@ -101,3 +101,22 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(undisturbed: C
     (newest / "params.safetensors").write_bytes(damaged)
     run(killed, "--resume")
     assert_same_run(undisturbed("sync"), killed)
+
+
+def test_resuming_a_finished_run_changes_nothing(undisturbed: Callable[[str], Path]) -> None:
+    directory = undisturbed("sync")
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file() and path.suffix in (".jsonl", ".html", ".parquet")}
+    assert "already finished: 12 steps are done" in run(directory, "--resume")
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_second_signal_ends_at_once_and_resume_goes_on(undisturbed: Callable[[str], Path], tmp_path: Path) -> None:
+    stopped = tmp_path / "stopped"
+    process = start(stopped, str(TINY), *sets(MODES["sync"]))
+    signal_after(process, stopped, 4, signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    message = finish(process, code=130)
+    assert "SIGINT: stopping after this step" in message
+    assert "Traceback" not in message
+    run(stopped, "--resume")
+    assert_same_run(undisturbed("sync"), stopped)

@@ -121,12 +121,13 @@ def render(table) -> str:
 
 
 def test_the_summary_sets_first_beside_last() -> None:
-    text = render(summary_table([METRICS, {**METRICS, "step": 2, "reward_mean": 0.875, "age_max": 2}], [BEFORE, AFTER], wall_s=4.0))
+    rows = [{**METRICS, "time": 10.0}, {**METRICS, "step": 2, "reward_mean": 0.875, "age_max": 2, "time": 10.0 + METRICS["tokens"] / 256}]
+    text = render(summary_table(rows, [BEFORE, AFTER], wall_s=14.0))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "held-out greedy, n = 64 0.250 (0.20 to 0.30) 0.750 (0.70 to 0.80)" in lines
     assert "sampled reward 0.250 0.875" in lines
     assert "greatest age of the run 2" in lines
-    assert "trained tokens/s 256" in lines
+    assert "trained tokens/s after the first step 256" in lines
 
 
 def test_the_summary_of_a_run_that_never_stepped() -> None:
