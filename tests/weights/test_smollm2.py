@@ -6,12 +6,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from slipstream.config.load import load_config
 from slipstream.envs.build import build_task
 from slipstream.models.decoder import output_matrix, packed_hidden_states
+from slipstream.models.layers import packed_mask
 from slipstream.models.logprobs import selected_logprobs
 from slipstream.text.chat import read_chat_template
 from slipstream.text.tokenizer import read_tokenizer
@@ -45,7 +47,9 @@ def test_token_ids_and_log_probs_equal_those_of_transformers(model: Path) -> Non
     tokens = read_tokenizer(model, read_stop_ids(model)).encode(TEXT)
     assert tokens.tolist() == IDS
     positions = np.arange(len(tokens))[None]
-    hidden = packed_hidden_states(params, spec, tokens[None], positions, np.ones_like(positions), scan=True, remat=False)
+    one_segment = jnp.ones_like(positions)
+    allowed = packed_mask(one_segment, one_segment)
+    hidden = packed_hidden_states(params, spec, tokens[None], positions, allowed, scan=True, remat=False)
     found, _ = jax.jit(selected_logprobs)(hidden[0, :-1], output_matrix(params), tokens[1:], 1.0)
     np.testing.assert_allclose(found, LOGPROBS, rtol=0, atol=1e-3)
 
