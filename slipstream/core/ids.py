@@ -1,13 +1,10 @@
 """Names of things. Ids are plain strings; all of them but the run id follow from counters, so that runs repeat."""
 
 import uuid
-from collections.abc import Callable
-
-IdSource = Callable[[], str]
 
 
 def random_run_id() -> str:
-    """The id of a new run: 12 hex digits. The only random id; inject a fixed source in tests."""
+    """The id of a new run: 12 hex digits. The only random id."""
     return uuid.uuid4().hex[:12]
 
 

@@ -28,21 +28,19 @@ def evaluate(
     if not prompts:
         raise RunFailed(f"{task} has no held-out prompts to evaluate on; a larger share of them is set by task.held_out")
     sampler.load(weights)
-    for index, prompt in enumerate(prompts):
-        sampler.submit(
-            SampleRequest(
-                key=(str(index), 0),
-                prompt_ids=prompt.token_ids,
-                seed=0,
-                max_new_tokens=max_new_tokens,
-                temperature=0.0,
-                stop_ids=codec.stop_ids,
-            )
+    requests = [
+        SampleRequest(
+            key=(str(index), 0),
+            prompt_ids=prompt.token_ids,
+            seed=0,
+            max_new_tokens=max_new_tokens,
+            temperature=0.0,
+            stop_ids=codec.stop_ids,
         )
-    found: dict[int, Sample] = {}
-    while sampler.running() or sampler.waiting():
-        found |= {int(sample.key[0]): sample for sample in sampler.step()}
-    texts = [codec.decode(found[index].completion_ids.tolist()) for index in range(len(prompts))]
+        for index, prompt in enumerate(prompts)
+    ]
+    samples = draw_all(sampler, requests)
+    texts = [codec.decode(sample.completion_ids.tolist()) for sample in samples]
     outcomes = [grader.grade(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
     right = sum(outcome.kind is OutcomeKind.VALUE and (outcome.reward or 0.0) >= 1.0 for outcome in outcomes)
     return EvaluationResult(
@@ -51,12 +49,22 @@ def evaluate(
         n=len(prompts),
         pass_at_1=right / len(prompts),
         ci=wilson_interval(right, len(prompts)),
-        extra=_figures(outcomes, [len(found[index].completion_ids) for index in range(len(prompts))]),
+        extra=_figures(outcomes, [len(sample.completion_ids) for sample in samples]),
         samples=tuple(
             {"prompt": prompt.text, "completion": text, "answer": prompt.answer, "reward": outcome.reward}
             for prompt, text, outcome in list(zip(prompts, texts, outcomes, strict=True))[:samples_kept]
         ),
     )
+
+
+def draw_all(sampler: Sampler, requests: Sequence[SampleRequest]) -> list[Sample]:
+    """Hand in all requests, run the sampler until it is idle, and return the samples in the order of the requests."""
+    for request in requests:
+        sampler.submit(request)
+    found: dict[tuple[str, int], Sample] = {}
+    while sampler.running() or sampler.waiting():
+        found |= {sample.key: sample for sample in sampler.step()}
+    return [found[request.key] for request in requests]
 
 
 def wilson_interval(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:

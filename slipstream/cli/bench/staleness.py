@@ -141,6 +141,7 @@ def _sampled_reward(policy, weights, seed: int) -> float:
     from slipstream.core.clock import SystemClock
     from slipstream.core.records import SampleRequest
     from slipstream.core.rng import stream_seed
+    from slipstream.loop.evaluate import draw_all
     from slipstream.runtime.assembly import build_engine
 
     config = _config("decoupled_ppo", 0, seed)
@@ -148,20 +149,16 @@ def _sampled_reward(policy, weights, seed: int) -> float:
     engine = build_engine(config, policy, SystemClock(), "bench", config.sampling.slots)
     engine.load(weights)
     prompts = task.held_out(512)
-    for index, prompt in enumerate(prompts):
-        engine.submit(
-            SampleRequest(
-                key=(str(index), 0),
-                prompt_ids=prompt.token_ids,
-                seed=stream_seed(seed, "bench", prompt.id),
-                max_new_tokens=config.sampling.max_new_tokens,
-                temperature=1.0,
-                stop_ids=task.tokenizer.stop_ids,
-            )
+    requests = [
+        SampleRequest(
+            key=(str(index), 0),
+            prompt_ids=prompt.token_ids,
+            seed=stream_seed(seed, "bench", prompt.id),
+            max_new_tokens=config.sampling.max_new_tokens,
+            temperature=1.0,
+            stop_ids=task.tokenizer.stop_ids,
         )
-    total = 0.0
-    while engine.running() or engine.waiting():
-        for sample in engine.step():
-            outcome = task.grade(prompts[int(sample.key[0])], task.tokenizer.decode(sample.completion_ids.tolist()))
-            total += outcome.reward or 0.0
-    return total / len(prompts)
+        for index, prompt in enumerate(prompts)
+    ]
+    texts = [task.tokenizer.decode(sample.completion_ids.tolist()) for sample in draw_all(engine, requests)]
+    return sum(task.grade(prompt, text).reward or 0.0 for prompt, text in zip(prompts, texts, strict=True)) / len(prompts)
