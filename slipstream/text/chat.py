@@ -5,24 +5,23 @@ The date it may ask for is given, never the clock's, so that a run's prompts are
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Template, TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import Template, TemplateError
 
 from slipstream.core.errors import UsageError
+from slipstream.text.sandbox import MAX_CHARACTERS, bounded_work, environment
 
-Message = Mapping[str, Any]  # at least "role" and "content"
+Message = Mapping[str, Any]  # at least "role" and "content"; plain data all through
 
 DEFAULT_DATE = datetime(2025, 1, 1)  # what `strftime_now` tells unless a caller says otherwise
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_ERRORS = (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)  # of a running template
+# What a template of strangers can raise while it is compiled (SyntaxError: nested too deep for Python) or runs.
+_ERRORS = (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RuntimeError, MemoryError, SyntaxError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +29,7 @@ class ChatTemplate:
     """A compiled template and the special tokens it may name."""
 
     template: Template
+    source: str  # the text it was compiled from
     tokens: Mapping[str, str] = field(default_factory=dict)  # e.g. {"bos_token": "<|im_start|>"}
 
     def render(
@@ -42,27 +42,58 @@ class ChatTemplate:
     ) -> str:
         """The text of a conversation; `add_generation_prompt` opens the assistant's turn.
 
-        `variables` reach the template by name (e.g. enable_thinking). Raises UsageError with the template's own message when it
-        refuses the messages or fails.
+        `variables` reach the template by name (e.g. enable_thinking). A message's keys without a value (None) are left out, as
+        templates ask whether a key is there. Raises UsageError with the template's own message when it refuses the messages,
+        fails, or exceeds the bounds of `text.sandbox`; and when a value is no plain data (text, number, list, mapping).
         """
-        values = {**self.tokens, **variables, "messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        told = [{key: value for key, value in message.items() if value is not None} for message in messages]
+        given = {**variables, "messages": told, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        values = {**self.tokens, **{name: _plain(value, name) for name, value in given.items()}}
         try:
-            return self.template.render(values)
+            with bounded_work():
+                return _joined(self.template.generate(values))
         except _ERRORS as error:
-            raise UsageError(f"the chat template refused the messages: {error}") from error
+            raise UsageError(f"the chat template refused the messages: {error or type(error).__name__}") from error
 
 
 def compile_template(source: str, tokens: Mapping[str, str] | None = None, *, date: datetime = DEFAULT_DATE) -> ChatTemplate:
     """The template of a source text. Raises UsageError for a syntax error."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = date.strftime
     try:
-        template = environment.from_string(source)
+        with bounded_work():
+            template = environment(date).from_string(source)
     except _ERRORS as error:
-        raise UsageError(f"the chat template is not valid: {error}") from error
-    return ChatTemplate(template=template, tokens=dict(tokens or {}))
+        raise UsageError(f"the chat template is not valid: {error or type(error).__name__}") from error
+    return ChatTemplate(template=template, source=source, tokens=dict(tokens or {}))
+
+
+def _joined(pieces: Iterator[str]) -> str:
+    text: list[str] = []
+    characters = 0
+    for piece in pieces:
+        characters += len(piece)
+        if characters > MAX_CHARACTERS:
+            raise ValueError(f"it writes more than {MAX_CHARACTERS} characters")
+        text.append(piece)
+    return "".join(text)
+
+
+def _plain(value: Any, path: str) -> Any:
+    """A copy of `value` in Python's own types: an object's methods (of an array, a path) would be the template's to call."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"{path} holds half of a surrogate pair, which is no text; replace or remove it") from error
+        return str.__str__(value)
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)
+    if isinstance(value, Mapping):
+        return {_plain(key, path): _plain(item, f"{path}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{path}[{index}]") for index, item in enumerate(value)]
+    raise UsageError(f"{path} is a {type(value).__name__}; a chat template takes only texts, numbers, lists and mappings")
 
 
 def read_chat_template(directory: Path, *, date: datetime = DEFAULT_DATE) -> ChatTemplate:
@@ -113,22 +144,3 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     found = {name: config.get(name) for name in _SPECIAL_TOKENS}
     texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in found.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}
-
-
-def _raise_exception(message: str) -> None:
-    raise TemplateError(message)
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False) -> str:
-    """JSON as models have seen it: no HTML escapes (jinja2's own filter writes < as \\u003c)."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-class _Generation(Extension):
-    """`{% generation %} ... {% endgeneration %}` marks the assistant's text for other trainers; here it changes nothing."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
