@@ -1,0 +1,1 @@
+"""Golden files: what torch and transformers compute for a tiny random model of every family."""
