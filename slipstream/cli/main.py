@@ -6,6 +6,7 @@ import typer
 
 from slipstream import __version__
 from slipstream.cli.bench import bench_app
+from slipstream.cli.export import export_command
 from slipstream.cli.import_gguf import import_gguf_command
 from slipstream.cli.report import report_command
 from slipstream.cli.train import train_command
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.command("train")(train_command)
 app.command("report")(report_command)
+app.command("export")(export_command)
 app.command("import-gguf")(import_gguf_command)
 app.add_typer(bench_app, name="bench")
 

@@ -67,6 +67,8 @@ class ModelSection(Section):
     """How the learner's layers are compiled: unrolled runs faster when small, scanned compiles faster when deep."""
     remat: bool = False
     """Recompute each layer's activations in the backward pass: less memory, a little more time; for deep models."""
+    learner_precision: Literal["f32", "bf16"] = "f32"
+    """Activations and products of the learner; master weights stay float32. bf16 is for accelerators: on CPU it is slower."""
 
 
 class ArithmeticTask(Section):
@@ -164,6 +166,8 @@ class SamplingSection(Section):
     """Samples that run at once in one engine; fewer than a batch, so that new weights meet running samples."""
     tokens_per_dispatch: Positive = 4
     """Decode steps between two looks at new requests and new weights."""
+    precision: Literal["f32", "bf16", "int8", "fp8"] = "f32"
+    """Weights of the sampler; below f32 its log-probs differ from the learner's, and the objective corrects for it."""
 
 
 class BatchSection(Section):

@@ -12,9 +12,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from slipstream.models.decoder import hidden_states, output_matrix
-from slipstream.models.layers import attend, attention_layout
-from slipstream.models.logprobs import log_distribution, select
+from slipstream.models.attention.dense import attend, attention_layout
+from slipstream.models.attention.rule import attention_rule, within
+from slipstream.models.decoder import At, hidden_states, logits
+from slipstream.models.logprobs import VocabularyRule, log_distribution, select, vocabulary_rule
 from slipstream.models.parameters import Params
 from slipstream.models.spec import ModelSpec
 
@@ -59,16 +60,17 @@ def prefill(params: Params, spec: ModelSpec, cache: Cache, token_ids: jax.Array,
     """
     length = token_ids.shape[1]
     positions = jnp.broadcast_to(jnp.arange(length), token_ids.shape)
-    causal = jnp.broadcast_to(positions[:, :, None] >= positions[:, None, :], (*token_ids.shape, length))
+    rule = attention_rule(spec)
 
-    def attention(q: jax.Array, k: jax.Array, v: jax.Array, layer_cache: tuple[jax.Array, jax.Array]):
-        keys, values = layer_cache
+    def attention(q: jax.Array, k: jax.Array, v: jax.Array, at: At, cache: Cache) -> tuple[jax.Array, Cache]:
+        keys, values = cache[at.layer]
         k, v = attention_layout(k, v)
+        causal = within(positions[:, :, None], positions[:, None, :], at.window)
         keys = keys.at[slots, :, :, :length].set(k[sources].astype(keys.dtype), mode="drop")
         values = values.at[slots, :, :length].set(v[sources].astype(values.dtype), mode="drop")
-        return attend(q, k, v, causal), (keys, values)
+        return attend(q, k, v, causal, rule), _replaced(cache, at, keys, values)
 
-    return hidden_states(params, spec, token_ids, positions, attention, cache)[1]
+    return hidden_states(params, spec, token_ids, positions, attention, cache, dtype=cache[0][0].dtype).state
 
 
 @partial(jax.jit, static_argnames=("spec", "steps"), donate_argnames=("cache",))
@@ -77,8 +79,8 @@ def decode(params: Params, spec: ModelSpec, cache: Cache, rows: Rows, stop_ids: 
 
     def one_step(carry: tuple[Cache, Rows], _: None) -> tuple[tuple[Cache, Rows], Drawn]:
         cache, rows = carry
-        cache, logits = _step_logits(params, spec, cache, rows)
-        token, logprob = _draw(logits, rows)
+        cache, found = _step_logits(params, spec, cache, rows)
+        token, logprob = _draw(found, rows, vocabulary_rule(spec))
         position = rows.position + 1
         ended = (token[:, None] == stop_ids).any(axis=1) | (position >= rows.last_position)
         advanced = Rows(
@@ -99,22 +101,29 @@ def _step_logits(params: Params, spec: ModelSpec, cache: Cache, rows: Rows) -> t
     """Write each slot's newest token into the cache and return the logits [n, v] that follow it."""
     slot = jnp.arange(rows.token.shape[0])
     index = jnp.arange(cache[0][0].shape[3])
-    visible = (index[None, :] <= rows.position[:, None])[:, None, :]
+    rule = attention_rule(spec)
 
-    def attention(q: jax.Array, k: jax.Array, v: jax.Array, layer_cache: tuple[jax.Array, jax.Array]):
-        keys, values = layer_cache
+    def attention(q: jax.Array, k: jax.Array, v: jax.Array, at: At, cache: Cache) -> tuple[jax.Array, Cache]:
+        keys, values = cache[at.layer]
         keys = keys.at[slot, :, :, rows.position].set(k[:, 0].astype(keys.dtype), unique_indices=True, mode="promise_in_bounds")
         values = values.at[slot, :, rows.position].set(v[:, 0].astype(values.dtype), unique_indices=True, mode="promise_in_bounds")
-        return attend(q, keys, values, visible), (keys, values)
+        visible = within(rows.position[:, None], index[None], at.window)[:, None]
+        return attend(q, keys, values, visible, rule), _replaced(cache, at, keys, values)
 
-    hidden, cache = hidden_states(params, spec, rows.token[:, None], rows.position[:, None], attention, cache)
-    return cache, jnp.einsum("nd,dv->nv", hidden[:, 0], output_matrix(params))
+    found = hidden_states(
+        params, spec, rows.token[:, None], rows.position[:, None], attention, cache, dtype=cache[0][0].dtype
+    )
+    return found.state, logits(params, spec, found.hidden[:, 0])
 
 
-def _draw(logits: jax.Array, rows: Rows) -> tuple[jax.Array, jax.Array]:
+def _replaced(cache: Cache, at: At, keys: jax.Array, values: jax.Array) -> Cache:
+    return cache[: at.layer] + ((keys, values),) + cache[at.layer + 1 :]
+
+
+def _draw(logits: jax.Array, rows: Rows, rule: VocabularyRule) -> tuple[jax.Array, jax.Array]:
     """Tokens [n] by the Gumbel method and their log-probs under the distribution drawn from (greedy: at temperature 1)."""
     greedy = rows.temperature == 0.0
-    log_probs = log_distribution(logits, jnp.where(greedy, 1.0, rows.temperature)[:, None])
+    log_probs = log_distribution(logits, jnp.where(greedy, 1.0, rows.temperature)[:, None], rule)
 
     def noise(key: jax.Array, position: jax.Array) -> jax.Array:
         return jax.random.gumbel(jax.random.fold_in(jax.random.wrap_key_data(key), position), logits.shape[1:])

@@ -20,7 +20,9 @@ from slipstream.engine.admission import bucket, plan_prefill
 from slipstream.engine.decode import Cache, decode, empty_cache, prefill
 from slipstream.engine.rows import SlotTable
 from slipstream.models.parameters import Params, unstack
+from slipstream.models.quant import COMPUTE, at_precision
 from slipstream.models.spec import ModelSpec
+from slipstream.models.weight import Precision
 
 PROMPTS_PER_PREFILL = 8  # distinct prompts of one prefill call; fixed, so that shapes (and bits) never depend on load
 
@@ -53,16 +55,16 @@ class Engine:
         max_tokens: int,
         tokens_per_dispatch: int,
         stop_ids: Sequence[int],
-        dtype: jnp.dtype | type = jnp.float32,
+        precision: Precision = "f32",
     ) -> None:
         self.id = id
-        self.sampler_class = f"{jax.default_backend()}/{jnp.dtype(dtype).name}"
-        self._spec, self._clock, self._slots = spec, clock, slots
+        self.sampler_class = f"{jax.default_backend()}/{precision}"
+        self._spec, self._clock, self._slots, self._precision = spec, clock, slots, precision
         self._max_tokens = max_tokens
         self._tokens_per_dispatch = tokens_per_dispatch
         self._stop_ids = jnp.asarray(list(stop_ids), jnp.int32)
         self._stops = frozenset(stop_ids)
-        self._cache: Cache = empty_cache(spec, slots, self._cache_tokens(), dtype)
+        self._cache: Cache = empty_cache(spec, slots, self._cache_tokens(), COMPUTE[precision])
         self._table = SlotTable(slots)
         self._params: Params | None = None
         self._version = -1
@@ -83,7 +85,7 @@ class Engine:
         return max(0, self._slots - len(self._running) - len(self._waiting))
 
     def load(self, weights: WeightVersion) -> None:
-        self._params = unstack(weights.params)
+        self._params = unstack(at_precision(weights.params, self._spec, self._precision))
         self._version = weights.version
 
     def submit(self, request: SampleRequest) -> None:

@@ -1,74 +1,254 @@
-"""The forward pass, written once. Who calls it decides how tokens attend: the learner over packed rows, the engine over a cache.
+"""The forward pass of every family, written once. Who calls it decides how tokens attend: packed rows, slots, or pages.
 
-`hidden_states` threads an opaque cache through the layers: `attention(q, k, v, cache_of_layer) -> (mixed, cache_of_layer)`.
+A layer is two halves that look at one row (token) at a time, with attention between them:
+`attend(q, k, v, at, state) -> (mixed, state)`, where `state` is the caller's own (a key/value cache, or None).
+
+Letters: ... rows in any layout, d model width, h query heads, g key/value heads, k head width, v vocabulary, L layers, e experts.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from slipstream.models.layers import attend, attention_layout, rms_norm, rope_tables, rotate
-from slipstream.models.parameters import LayerParams, Params
+from slipstream.models.attention import paged
+from slipstream.models.attention.rule import PackedRows, attention_rule
+from slipstream.models.experts import mixture
+from slipstream.models.layers import activate, rms_norm, rope_tables, rotate, soft_cap
+from slipstream.models.lora import Adapters, LayerAdapters
+from slipstream.models.parameters import LayerParams, Params, output_matrix
+from slipstream.models.sharding import constrain, gathered_embedding
 from slipstream.models.spec import ModelSpec
+from slipstream.models.weight import Quantised, project
 
-Attention = Callable[[jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class At:
+    """Where in the stack a layer is. Traced numbers where layers are scanned."""
+
+    layer: int | jax.Array
+    window: int | jax.Array  # tokens it sees, itself included; 0 = all
 
 
-def block(spec: ModelSpec, layer: LayerParams, x: jax.Array, cos: jax.Array, sin: jax.Array, attention: Attention, cache: Any):
-    """One layer on x [b, t, d]; returns the new x and the layer's cache."""
-    normed = rms_norm(x, layer.attention_norm, spec.norm_eps)
-    q = rotate(jnp.einsum("btd,dhk->bthk", normed, layer.q), cos, sin)
-    k = rotate(jnp.einsum("btd,dgk->btgk", normed, layer.k), cos, sin)
-    v = jnp.einsum("btd,dgk->btgk", normed, layer.v)
-    mixed, cache = attention(q, k, v, cache)
-    x = x + jnp.einsum("bthk,hkd->btd", mixed, layer.o)
-    normed = rms_norm(x, layer.mlp_norm, spec.norm_eps)
-    gated = jax.nn.silu(jnp.einsum("btd,df->btf", normed, layer.gate)) * jnp.einsum("btd,df->btf", normed, layer.up)
-    return x + jnp.einsum("btf,fd->btd", gated, layer.down), cache
+Attend = Callable[[jax.Array, jax.Array, jax.Array, At, Any], tuple[jax.Array, Any]]
+Ropes = tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array] | None]  # of layers that see all, and of those with a window
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward:
+    """What a forward pass gives."""
+
+    hidden: jax.Array  # [..., d], after the last norm
+    state: Any  # the caller's, threaded through the layers
+    expert_load: jax.Array  # float32 [L, e], visits of each expert; [L, 0] without experts
 
 
 def hidden_states(
-    params: Params, spec: ModelSpec, token_ids: jax.Array, positions: jax.Array, attention: Attention, caches: tuple[Any, ...]
-) -> tuple[jax.Array, tuple[Any, ...]]:
-    """Final hidden states [b, t, d] of tokens [b, t] with unstacked layers, and each layer's new cache."""
-    assert isinstance(params.layers, tuple)
-    x = params.embed[token_ids]
-    cos, sin = rope_tables(positions, spec.head_dim, spec.rope_theta)
-    new_caches = []
-    for layer, cache in zip(params.layers, caches, strict=True):
-        x, cache = block(spec, layer, x, cos, sin, attention, cache)
-        new_caches.append(cache)
-    return rms_norm(x, params.final_norm, spec.norm_eps), tuple(new_caches)
+    params: Params,
+    spec: ModelSpec,
+    token_ids: jax.Array,
+    positions: jax.Array,
+    attend: Attend,
+    state: Any,
+    *,
+    dtype: jnp.dtype | type | None = None,
+    scan: bool = False,
+    remat: bool = False,
+    adapters: Adapters | None = None,
+    counted: jax.Array | None = None,
+) -> Forward:
+    """The decoder over tokens and positions [...].
+
+    `dtype` is that of activations and products (None: the embedding's); weights are rounded to it at use. `scan` compiles one
+    layer and loops over stacked ones; otherwise layers are unrolled, stacked or not. `remat` recomputes activations in the
+    backward pass. `counted` (bool [...]) says which tokens count in the experts' load.
+    """
+    x = constrain(embed(params, spec, token_ids, dtype))
+    ropes = _rope_tables(spec, positions)
+
+    def one_layer(carry: tuple[jax.Array, Any], layer: tuple[LayerParams, LayerAdapters | None], at: At):
+        x, state = carry
+        weights, adapter = layer
+        q, k, v = attention_inputs(weights, spec, x, _rope_at(ropes, at), adapter)
+        mixed, state = attend(q, k, v, at, state)
+        x, load = attention_outputs(weights, spec, x, mixed, adapter, counted)
+        return (constrain(x), state), load
+
+    run = _scanned if scan else _unrolled
+    (x, state), load = run(one_layer, (x, state), params, adapters, spec, remat)
+    return Forward(hidden=_norm(spec, x, params.final_norm), state=state, expert_load=load)
 
 
 def packed_hidden_states(
-    params: Params, spec: ModelSpec, token_ids: jax.Array, positions: jax.Array, allowed: jax.Array, *, scan: bool, remat: bool
-) -> jax.Array:
-    """Final hidden states [b, t, d] of packed rows, where `allowed` [b, t, t] says which tokens see which. Layers are stacked.
+    params: Params,
+    spec: ModelSpec,
+    token_ids: jax.Array,
+    rows: PackedRows,
+    attention: Callable[..., jax.Array],
+    *,
+    dtype: jnp.dtype | type | None = None,
+    scan: bool = False,
+    remat: bool = False,
+    adapters: Adapters | None = None,
+) -> Forward:
+    """The decoder over packed rows [b, t]; `attention` is one of `attention.registry.PACKED`. Padding counts in no load."""
+    rule = attention_rule(spec)
 
-    `scan` compiles one layer and loops (deep models); otherwise layers are unrolled. `remat` recomputes activations backward.
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array, at: At, state: None) -> tuple[jax.Array, None]:
+        return attention(q, k, v, rows, at.window, rule), state
+
+    options: dict[str, Any] = {"dtype": dtype, "scan": scan, "remat": remat, "adapters": adapters, "counted": rows.segments > 0}
+    return hidden_states(params, spec, token_ids, rows.positions, attend, None, **options)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """A pool of pages for keys and values [L, p, B, g, k]. A page that nobody reads takes the writes of unused rows."""
+
+    keys: jax.Array
+    values: jax.Array
+
+
+def empty_pages(spec: ModelSpec, pages: int, page_tokens: int, dtype: jnp.dtype | type) -> Pages:
+    """A zeroed pool."""
+    shape = (spec.layers, pages, page_tokens, spec.kv_heads, spec.head_dim)
+    return Pages(keys=jnp.zeros(shape, dtype), values=jnp.zeros(shape, dtype))
+
+
+def paged_hidden_states(
+    params: Params,
+    spec: ModelSpec,
+    pages: Pages,
+    token_ids: jax.Array,
+    positions: jax.Array,
+    tables: jax.Array,
+    attention: Callable[..., jax.Array],
+    *,
+    scan: bool = False,
+    adapters: Adapters | None = None,
+) -> Forward:
+    """One step of rows: each a token [n] at its position [n] of the sequence whose pages `tables` [n, j] names.
+
+    Keys and values of all rows are written before any row attends, so rows of one prompt may stand in one call. The pool
+    rides in the carry: a scan that takes and returns it layer by layer copies it. `state` of the result is the new pool.
     """
-    assert isinstance(params.layers, LayerParams)
-    cos, sin = rope_tables(positions, spec.head_dim, spec.rope_theta)
+    rule = attention_rule(spec)
 
-    def attention(q: jax.Array, k: jax.Array, v: jax.Array, cache: None) -> tuple[jax.Array, None]:
-        return attend(q, *attention_layout(k, v), allowed), cache
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array, at: At, pool: Pages) -> tuple[jax.Array, Pages]:
+        keys = paged.write_pages(pool.keys, at.layer, k, tables, positions)
+        values = paged.write_pages(pool.values, at.layer, v, tables, positions)
+        mixed = attention(q, keys[at.layer], values[at.layer], tables, positions, at.window, rule)
+        return mixed, Pages(keys=keys, values=values)
 
-    def one_layer(x: jax.Array, layer: LayerParams) -> tuple[jax.Array, None]:
-        return block(spec, layer, x, cos, sin, attention, None)
-
-    one_layer = jax.checkpoint(one_layer) if remat else one_layer
-    x = params.embed[token_ids]
-    if scan:
-        x, _ = jax.lax.scan(one_layer, x, params.layers)
-    else:
-        for index in range(spec.layers):
-            x, _ = one_layer(x, jax.tree.map(lambda stacked, index=index: stacked[index], params.layers))
-    return rms_norm(x, params.final_norm, spec.norm_eps)
+    return hidden_states(params, spec, token_ids, positions, attend, pages, dtype=pages.keys.dtype, scan=scan, adapters=adapters)
 
 
-def output_matrix(params: Params) -> jax.Array:
-    """The output projection [d, v]."""
-    return params.embed.T if params.head is None else params.head
+def embed(params: Params, spec: ModelSpec, token_ids: jax.Array, dtype: jnp.dtype | type | None) -> jax.Array:
+    """Embeddings [..., d] of tokens [...]."""
+    x = gathered_embedding(params.embed)[token_ids].astype(dtype or params.embed.dtype)
+    return x * jnp.asarray(spec.d_model**0.5, x.dtype) if spec.scale_embedding else x
+
+
+def logits(params: Params, spec: ModelSpec, hidden: jax.Array) -> jax.Array:
+    """Logits float32 [..., v] of final hidden states [..., d]; those of padding rows of the vocabulary are not masked here."""
+    output = output_matrix(params)
+    raw = project(hidden, output) if isinstance(output, Quantised) else hidden @ output.astype(hidden.dtype)
+    return soft_cap(raw.astype(jnp.float32), spec.logit_softcap)
+
+
+def attention_inputs(
+    layer: LayerParams, spec: ModelSpec, x: jax.Array, rope: tuple[jax.Array, jax.Array], adapter: LayerAdapters | None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Queries [..., h, k], keys and values [..., g, k] of rows x [..., d]."""
+    adapter = adapter or LayerAdapters()
+    normed = _norm(spec, x, layer.attention_norm)
+    q, k, v = (
+        project(normed, layer.q, adapter=adapter.q),
+        project(normed, layer.k, adapter=adapter.k),
+        project(normed, layer.v, adapter=adapter.v),
+    )
+    if layer.q_bias is not None and layer.k_bias is not None and layer.v_bias is not None:
+        q, k, v = (part + bias.astype(part.dtype) for part, bias in ((q, layer.q_bias), (k, layer.k_bias), (v, layer.v_bias)))
+    if layer.q_norm is not None and layer.k_norm is not None:
+        q, k = _norm(spec, q, layer.q_norm), _norm(spec, k, layer.k_norm)
+    return rotate(q, *rope), rotate(k, *rope), v
+
+
+def attention_outputs(
+    layer: LayerParams, spec: ModelSpec, x: jax.Array, mixed: jax.Array, adapter: LayerAdapters | None, counted: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    """x [..., d] after the layer, from what its heads mixed [..., h, k]; and the experts' load [e]."""
+    adapter = adapter or LayerAdapters()
+    x = x + _post_norm(spec, project(mixed, layer.o, inputs=2, adapter=adapter.o), layer.attention_post_norm)
+    normed = _norm(spec, x, layer.mlp_norm)
+    out, load = _feed_forward(layer, spec, normed, adapter, counted)
+    return x + _post_norm(spec, out, layer.mlp_post_norm), load
+
+
+def _feed_forward(
+    layer: LayerParams, spec: ModelSpec, x: jax.Array, adapter: LayerAdapters, counted: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    if spec.experts is None or layer.router is None:
+        gated = activate(project(x, layer.gate, adapter=adapter.gate), spec.activation) * project(x, layer.up, adapter=adapter.up)
+        return project(gated, layer.down, adapter=adapter.down), jnp.zeros(0)
+    flat = x.reshape(-1, spec.d_model)
+    counted = None if counted is None else counted.reshape(-1)
+    out, load = mixture(flat, layer.router, layer.gate, layer.up, layer.down, spec.experts, spec.activation, counted)
+    return out.reshape(x.shape), load
+
+
+def _norm(spec: ModelSpec, x: jax.Array, weight: jax.Array) -> jax.Array:
+    return rms_norm(x, weight, spec.norm_eps, spec.norm_plus_one)
+
+
+def _post_norm(spec: ModelSpec, x: jax.Array, weight: jax.Array | None) -> jax.Array:
+    return x if weight is None else _norm(spec, x, weight)
+
+
+def _rope_tables(spec: ModelSpec, positions: jax.Array) -> Ropes:
+    local = None if spec.local_rope is None else rope_tables(positions, spec.head_dim, spec.local_rope)
+    return rope_tables(positions, spec.head_dim, spec.rope), local
+
+
+def _rope_at(ropes: Ropes, at: At) -> tuple[jax.Array, jax.Array]:
+    everywhere, local = ropes
+    if local is None:
+        return everywhere
+    if isinstance(at.window, int):
+        return local if at.window else everywhere
+    return jax.tree.map(lambda here, there: jnp.where(at.window > 0, here, there), local, everywhere)
+
+
+def _scanned(one_layer, carry, params: Params, adapters: Adapters | None, spec: ModelSpec, remat: bool):
+    assert isinstance(params.layers, LayerParams), "scanning needs stacked layers"
+    windows = None if spec.windows is None else jnp.array(spec.windows, jnp.int32)
+
+    def step(carry, inputs):
+        layer, adapter, index, window = inputs
+        return one_layer(carry, (layer, adapter), At(layer=index, window=0 if window is None else window))
+
+    stacked = (params.layers, adapters.layers if adapters else None, jnp.arange(spec.layers), windows)
+    return jax.lax.scan(jax.checkpoint(step) if remat else step, carry, stacked)
+
+
+def _unrolled(one_layer, carry, params: Params, adapters: Adapters | None, spec: ModelSpec, remat: bool):
+    loads = []
+    for index in range(spec.layers):
+        at = At(layer=index, window=spec.windows[index] if spec.windows else 0)
+        layer = params.layers[index] if isinstance(params.layers, tuple) else _slice(params.layers, index)
+        adapter = _slice(adapters.layers, index) if adapters else None
+
+        def step(carry, weights, at=at):
+            return one_layer(carry, weights, at)
+
+        carry, load = (jax.checkpoint(step) if remat else step)(carry, (layer, adapter))
+        loads.append(load)
+    return carry, jnp.stack(loads)
+
+
+def _slice(stacked: Any, index: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[index], stacked)

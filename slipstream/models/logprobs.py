@@ -1,25 +1,50 @@
 """Log-probabilities of tokens: the distribution that sampler and learner share, and the learner's memory-bounded form.
 
-Temperature is inside it: the log-prob is of the distribution that was really drawn from.
+Temperature, soft cap and the mask of vocabulary padding are inside it: the log-prob is of the distribution really drawn from.
 Letters: n positions, d model width, v vocabulary.
 """
 
-from typing import TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from slipstream.models.layers import soft_cap
+from slipstream.models.spec import ModelSpec
+
 Arrays = TypeVar("Arrays", bound=tuple[jax.Array, ...])
 
 MAX_LOGITS = 4_194_304  # floats of logits alive at once in `selected_logprobs`: 16 MiB
+NEVER = -1e30  # logit of a padding row of the vocabulary; finite, so that 0 * log-prob is 0
 
 
-def log_distribution(logits: jax.Array, temperature: jax.Array | float) -> jax.Array:
-    """log softmax(logits / temperature) over the last axis, in float32."""
-    scaled = logits.astype(jnp.float32) / temperature
-    shifted = scaled - jnp.max(scaled, axis=-1, keepdims=True)
-    return shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis=-1, keepdims=True))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VocabularyRule:
+    """How logits become a distribution, apart from temperature. Hashable, so a static argument."""
+
+    known: int | None = None  # ids from here on are padding rows, never sampled; None: all rows are tokens
+    softcap: float | None = None  # logits are soft-capped at this
+
+
+class TokenLogprobs(NamedTuple):
+    """Of the distribution at each of n positions, float32 [n]."""
+
+    logprob: jax.Array  # of the target token
+    entropy: jax.Array  # true entropy, nats
+    logsumexp: jax.Array  # of the logits / temperature
+
+
+def vocabulary_rule(spec: ModelSpec) -> VocabularyRule:
+    """The rule of a decoder."""
+    return VocabularyRule(known=spec.known_tokens, softcap=spec.logit_softcap)
+
+
+def log_distribution(logits: jax.Array, temperature: jax.Array | float, rule: VocabularyRule = VocabularyRule()) -> jax.Array:
+    """log softmax(logits / temperature) over the last axis, in float32; `logits` are already soft-capped."""
+    return _normalised(_scaled(logits, temperature, rule))[0]
 
 
 def select(log_probs: jax.Array, token_ids: jax.Array) -> jax.Array:
@@ -27,52 +52,89 @@ def select(log_probs: jax.Array, token_ids: jax.Array) -> jax.Array:
     return jnp.take_along_axis(log_probs, token_ids[..., None], axis=-1)[..., 0]
 
 
-@jax.custom_vjp
-def selected_logprobs(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Log-prob of each target token and entropy of its distribution: hidden [n, d], output [d, v], token_ids [n] -> two [n].
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def selected_logprobs(
+    hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array, rule: VocabularyRule = VocabularyRule()
+) -> TokenLogprobs:
+    """Log-prob of each target, entropy and log-sum-exp: hidden [n, d], output [d, v], token_ids [n] -> three of [n].
 
-    Works in chunks of positions, forward and backward, so [n, v] never exists. The entropy and the temperature carry no
-    gradient; d logprob / d logits = (onehot(target) - softmax) / temperature.
+    Works in chunks of positions, forward and backward, so [n, v] never exists. Products are in hidden's dtype, all else in
+    float32. With p the distribution, H its entropy and T the temperature, the derivatives by logits are (onehot - p) / T,
+    -p (log p + H) / T and p / T. The temperature carries no gradient.
     """
-    return _forward(hidden, output, token_ids, temperature)
+    return _forward(hidden, output, token_ids, temperature, rule)
 
 
-def _forward(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
-    def chunk(inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+def _forward(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array, rule: VocabularyRule) -> TokenLogprobs:
+    matrix = output.astype(hidden.dtype)
+
+    def chunk(inputs: tuple[jax.Array, jax.Array]) -> TokenLogprobs:
         states, ids = inputs
-        log_probs = log_distribution(jnp.einsum("nd,dv->nv", states, output), temperature)
-        return select(log_probs, ids), -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+        log_probs, total = _normalised(_scaled(_logits(states, matrix, rule), temperature, rule))
+        return TokenLogprobs(select(log_probs, ids), _entropy(log_probs), total[:, 0])
 
-    return _in_chunks(chunk, (hidden, token_ids), output.shape[1])
+    positions, rows = hidden.shape[0], _rows_per_chunk(output.shape[1])
+    if positions <= rows:
+        return chunk((hidden, token_ids))
+    stacked = jax.lax.map(chunk, _chunked((hidden, token_ids), rows))
+    return TokenLogprobs(*(part.reshape(-1)[:positions] for part in stacked))
 
 
-def _forward_saving(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array):
-    return _forward(hidden, output, token_ids, temperature), (hidden, output, token_ids, temperature)
+def _forward_saving(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array, rule: VocabularyRule):
+    return _forward(hidden, output, token_ids, temperature, rule), (hidden, output, token_ids, temperature)
 
 
-def _backward(saved: tuple[jax.Array, ...], cotangents: tuple[jax.Array, jax.Array]):
+def _backward(rule: VocabularyRule, saved: tuple[jax.Array, ...], cotangents: TokenLogprobs):
     hidden, output, token_ids, temperature = saved
-    vocabulary = jnp.arange(output.shape[1])
+    matrix, vocabulary = output.astype(hidden.dtype), jnp.arange(output.shape[1])
 
-    def one(total: jax.Array, inputs: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        states, ids, cotangent = inputs
-        probs = jnp.exp(log_distribution(jnp.einsum("nd,dv->nv", states, output), temperature))
-        onehot = (ids[:, None] == vocabulary).astype(probs.dtype)
-        dlogits = ((onehot - probs) * (cotangent / temperature)[:, None]).astype(states.dtype)
-        return total + jnp.einsum("nd,nv->dv", states, dlogits), jnp.einsum("nv,dv->nd", dlogits, output)
+    def one(total: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        states, ids, of_logprob, of_entropy, of_total = (part if part.ndim > 1 else part[:, None] for part in inputs)
+        logits = _logits(states, matrix, rule)
+        log_probs, _ = _normalised(_scaled(logits, temperature, rule))
+        probs = jnp.exp(log_probs)
+        entropy = _entropy(log_probs)[:, None]
+        dlogits = (ids == vocabulary) * of_logprob + probs * (of_total - of_logprob - of_entropy * (log_probs + entropy))
+        dlogits = dlogits / temperature
+        if rule.softcap is not None:
+            dlogits = dlogits * (1.0 - (logits / rule.softcap) ** 2)
+        rounded = dlogits.astype(states.dtype)
+        doutput = jnp.einsum("nd,nv->dv", states, rounded, preferred_element_type=jnp.float32)
+        return total + doutput, jnp.einsum("nv,dv->nd", rounded, matrix)
 
-    inputs = (hidden, token_ids, cotangents[0])
-    start = jnp.zeros_like(output)
+    inputs = (hidden, token_ids, *cotangents)
+    start = jnp.zeros(output.shape, jnp.float32)
     rows = _rows_per_chunk(output.shape[1])
     if hidden.shape[0] <= rows:
         doutput, dhidden = one(start, inputs)
     else:
         doutput, stacked = jax.lax.scan(one, start, _chunked(inputs, rows))
         dhidden = stacked.reshape(-1, hidden.shape[1])[: hidden.shape[0]]
-    return dhidden, doutput, np.zeros(token_ids.shape, jax.dtypes.float0), jnp.zeros_like(temperature)
+    return dhidden, doutput.astype(output.dtype), np.zeros(token_ids.shape, jax.dtypes.float0), jnp.zeros_like(temperature)
 
 
 selected_logprobs.defvjp(_forward_saving, _backward)
+
+
+def _logits(states: jax.Array, matrix: jax.Array, rule: VocabularyRule) -> jax.Array:
+    return soft_cap(jnp.einsum("nd,dv->nv", states, matrix).astype(jnp.float32), rule.softcap)
+
+
+def _scaled(logits: jax.Array, temperature: jax.Array | float, rule: VocabularyRule) -> jax.Array:
+    scaled = logits.astype(jnp.float32) / temperature
+    return scaled if rule.known is None else jnp.where(jnp.arange(logits.shape[-1]) < rule.known, scaled, NEVER)
+
+
+def _normalised(scaled: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Log-probs [..., v], and the log-sum-exp [..., 1] that was taken off."""
+    peak = jnp.max(scaled, axis=-1, keepdims=True)
+    shifted = scaled - peak
+    total = jnp.log(jnp.sum(jnp.exp(shifted), axis=-1, keepdims=True))
+    return shifted - total, peak + total
+
+
+def _entropy(log_probs: jax.Array) -> jax.Array:
+    return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
 
 
 def _rows_per_chunk(vocabulary: int) -> int:
@@ -87,11 +149,3 @@ def _chunked(arrays: Arrays, rows: int) -> Arrays:
         return jnp.pad(array, ((0, padding), *((0, 0),) * (array.ndim - 1))).reshape(-1, rows, *array.shape[1:])
 
     return jax.tree.map(split, arrays)
-
-
-def _in_chunks(chunk, inputs: tuple[jax.Array, ...], vocabulary: int) -> tuple[jax.Array, jax.Array]:
-    positions, rows = inputs[0].shape[0], _rows_per_chunk(vocabulary)
-    if positions <= rows:
-        return chunk(inputs)
-    logprobs, entropies = jax.lax.map(chunk, _chunked(inputs, rows))
-    return logprobs.reshape(-1)[:positions], entropies.reshape(-1)[:positions]

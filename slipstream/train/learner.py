@@ -18,7 +18,10 @@ import optax
 
 from slipstream.config.schema import ObjectiveSection, OptimizerSection, RunConfig, WarmStartSection
 from slipstream.core.records import TrainingSequence, WeightVersion
+from slipstream.models.attention.registry import DENSE_UP_TO, pick
+from slipstream.models.attention.rule import attention_rule
 from slipstream.models.parameters import Params
+from slipstream.models.quant import COMPUTE
 from slipstream.models.spec import ModelSpec
 from slipstream.train.arrays import read_tree, write_tree
 from slipstream.train.objectives import TokenLoss, objective
@@ -43,7 +46,7 @@ class Learner:
 
     def __init__(self, config: RunConfig, spec: ModelSpec, params: Params, lineage: int = 0) -> None:
         self._spec, self._batch, self._lineage = spec, config.batch, lineage
-        self._layout = Layout(scan=config.model.learner_layers == "scan", remat=config.model.remat)
+        self._layout = _layout(config, spec)
         self._temperature = jnp.float32(config.sampling.temperature)
         self._warm = _warm_phase(cast(Hashable, config.warm_start))
         self._reinforcement = _reinforcement_phase(cast(Hashable, config.optimizer), cast(Hashable, config.objective))
@@ -79,13 +82,14 @@ class Learner:
         parts = _split(sequences, self._batch.minibatches)
         packed = [pack(_with_signal(part), self._batch.row_tokens, self._batch.rows_per_microbatch)[0] for part in parts]
         proximal = self._proximal(packed)
-        tables, grad_norms, update_norms = [], [], []
+        tables, grad_norms, update_norms, loads = [], [], [], []
         rate = float(np.asarray(self._reinforcement.schedule(self._updates)))
         for part, microbatches, near in zip(parts, packed, proximal, strict=True):
             statistics, grad_norm, update_norm = self._update(
                 self._reinforcement, microbatches, near, max(1, _trained_tokens(part)), self._temperature
             )
             tables.append(_table(microbatches, statistics))
+            loads += [np.asarray(batch.expert_load) for batch in statistics]
             grad_norms.append(grad_norm)
             update_norms.append(update_norm)
             self._updates += bool(np.isfinite(grad_norm))
@@ -93,7 +97,7 @@ class Learner:
         tokens = _trained_tokens(sequences)
         metrics = step_statistics(_concatenate(tables), max(1, tokens))
         waste = padding_waste([microbatch for group in packed for microbatch in group])
-        return metrics | {
+        return metrics | _expert_metrics(loads) | {
             "tokens": float(tokens),
             "lr": rate,
             "grad_norm": float(np.max(grad_norms)),
@@ -159,6 +163,22 @@ def _reinforcement_phase(settings: OptimizerSection, loss: ObjectiveSection) -> 
     schedule = reinforcement_schedule(settings)
     optimizer = adamw(schedule, b1=settings.b1, b2=settings.b2, weight_decay=settings.weight_decay, clip_norm=settings.clip_norm)
     return _Phase(loss=objective(loss), schedule=schedule, optimizer=optimizer)
+
+
+def _layout(config: RunConfig, spec: ModelSpec) -> Layout:
+    """Short rows attend densely; for long ones the first implementation that is right on this device is taken."""
+    precision, attention = config.model.learner_precision, "dense"
+    if config.batch.row_tokens > DENSE_UP_TO:
+        dtype = jnp.dtype(COMPUTE[precision]).name
+        attention = pick("packed", spec.heads, spec.kv_heads, spec.head_dim, dtype, attention_rule(spec))
+    scan = config.model.learner_layers == "scan"
+    return Layout(scan=scan, remat=config.model.remat, attention=attention, precision=precision)
+
+
+def _expert_metrics(loads: Sequence[np.ndarray]) -> dict[str, float]:
+    """How unevenly the experts of a mixture are used: the busiest one's visits over the mean, worst layer; 1 = evenly."""
+    total = np.sum(loads, axis=0) if loads else np.zeros((0, 0))
+    return {"expert_load_max": float((total.max(axis=1) / total.mean(axis=1)).max())} if total.any() else {}
 
 
 def _split(sequences: Sequence[TrainingSequence], parts: int) -> list[Sequence[TrainingSequence]]:

@@ -6,16 +6,19 @@ changes nothing but rounding.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from slipstream.models.decoder import output_matrix, packed_hidden_states
-from slipstream.models.layers import packed_mask
-from slipstream.models.logprobs import selected_logprobs
-from slipstream.models.parameters import Params
+from slipstream.models.attention.registry import PACKED
+from slipstream.models.attention.rule import PackedRows
+from slipstream.models.decoder import packed_hidden_states
+from slipstream.models.logprobs import selected_logprobs, vocabulary_rule
+from slipstream.models.parameters import Params, output_matrix
+from slipstream.models.weight import Precision
+from slipstream.models.quant import COMPUTE
 from slipstream.models.spec import ModelSpec
 from slipstream.train.objectives import TokenLoss
 from slipstream.train.packing import Microbatch
@@ -29,6 +32,8 @@ class Layout:
 
     scan: bool  # one compiled layer in a loop
     remat: bool  # recompute activations in the backward pass
+    attention: str = "dense"  # a key of `models.attention.registry.PACKED`
+    precision: Precision = "f32"  # of activations and products; master weights and their gradients are float32
 
 
 @jax.tree_util.register_dataclass
@@ -40,22 +45,35 @@ class TokenStatistics:
     entropy: jax.Array  # of the whole distribution
     loss: jax.Array
     limited: jax.Array  # 1 where the objective clipped the token or left it out
+    expert_load: jax.Array  # float32 [layers, experts], visits by real tokens; [layers, 0] without experts
 
 
-def _logprobs(params: Params, spec: ModelSpec, layout: Layout, batch: Microbatch, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
-    token_ids, positions = jnp.asarray(batch.token_ids), jnp.asarray(batch.positions)
-    allowed = packed_mask(jnp.asarray(batch.segment_ids), jnp.asarray(batch.parent_ids))
-    hidden = packed_hidden_states(params, spec, token_ids, positions, allowed, scan=layout.scan, remat=layout.remat)
-    rows, tokens, width = hidden.shape
-    flat = hidden.reshape(rows * tokens, width)
-    logprobs, entropy = selected_logprobs(flat, output_matrix(params), jnp.reshape(batch.targets, -1), temperature)
-    return logprobs.reshape(rows, tokens), entropy.reshape(rows, tokens)
+class _Scored(NamedTuple):
+    """Under the given parameters: [rows, row_tokens] twice, and the experts' load."""
+
+    logprobs: jax.Array
+    entropy: jax.Array
+    expert_load: jax.Array
+
+
+def _logprobs(params: Params, spec: ModelSpec, layout: Layout, batch: Microbatch, temperature: jax.Array) -> _Scored:
+    rows = PackedRows(
+        segments=jnp.asarray(batch.segment_ids), parents=jnp.asarray(batch.parent_ids), positions=jnp.asarray(batch.positions)
+    )
+    options: dict[str, Any] = {"dtype": COMPUTE[layout.precision], "scan": layout.scan, "remat": layout.remat}
+    found = packed_hidden_states(params, spec, jnp.asarray(batch.token_ids), rows, PACKED[layout.attention], **options)
+    flat = found.hidden.reshape(-1, spec.d_model)
+    output = output_matrix(params)
+    assert isinstance(output, jax.Array), "the learner's weights are never quantised"
+    scored = selected_logprobs(flat, output, jnp.reshape(batch.targets, -1), temperature, vocabulary_rule(spec))
+    shape = rows.segments.shape
+    return _Scored(logprobs=scored.logprob.reshape(shape), entropy=scored.entropy.reshape(shape), expert_load=found.expert_load)
 
 
 @partial(jax.jit, static_argnames=("spec", "layout"))
 def score(params: Params, spec: ModelSpec, layout: Layout, batch: Microbatch, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Log-probs of the targets and entropies, both [rows, row_tokens]."""
-    return _logprobs(params, spec, layout, batch, temperature)
+    return _logprobs(params, spec, layout, batch, temperature)[:2]
 
 
 @partial(jax.jit, static_argnames=("spec", "layout", "token_loss"), donate_argnames=("gradient",))
@@ -76,11 +94,12 @@ def accumulate(
     """
 
     def loss_of(params: Params) -> tuple[jax.Array, TokenStatistics]:
-        current, entropy = _logprobs(params, spec, layout, batch, temperature)
+        current, entropy, load = _logprobs(params, spec, layout, batch, temperature)
         near = jax.lax.stop_gradient(current) if proximal is None else proximal
         loss, limited = token_loss(current, near, jnp.asarray(batch.behaviour_logprobs), jnp.asarray(batch.advantages))
         masked = jnp.where(batch.loss_mask > 0, loss, 0.0)
-        return jnp.sum(masked) / denominator, TokenStatistics(logprobs=current, entropy=entropy, loss=masked, limited=limited)
+        statistics = TokenStatistics(logprobs=current, entropy=entropy, loss=masked, limited=limited, expert_load=load)
+        return jnp.sum(masked) / denominator, statistics
 
     (_, statistics), new = jax.value_and_grad(loss_of, has_aux=True)(params)
     return jax.tree.map(jnp.add, gradient, new), statistics

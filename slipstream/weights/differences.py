@@ -1,5 +1,6 @@
 """What the tensors of some file have otherwise than a decoder declares, by name and shape, in words. Pure; all at once."""
 
+import math
 from collections.abc import Mapping
 
 from slipstream.core.errors import UsageError
@@ -9,6 +10,12 @@ from slipstream.models.spec import ModelSpec
 EMBED = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 _DERIVED = "rotary_emb.inv_freq"  # old files carry the rotary frequencies; they follow from rope_theta
+_LISTED = 10_000  # missing tensors; a damaged count of layers or experts must not become a list of billions
+
+
+def file_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor in the files of a decoder, in the declared order."""
+    return {name: declaration.file_shape(spec) for declaration in declarations(spec) for _, name in declaration.tensors(spec)}
 
 
 def shape_differences(shapes: Mapping[str, tuple[int, ...]], spec: ModelSpec) -> list[str]:
@@ -16,7 +23,10 @@ def shape_differences(shapes: Mapping[str, tuple[int, ...]], spec: ModelSpec) ->
 
     An output matrix beside a tied embedding is let through: whether it equals the embedding is for the caller to see.
     """
-    wanted = {name: declaration.file_shape(spec) for declaration in declarations(spec) for name in declaration.file_names(spec)}
+    count = sum(math.prod(spec.axis_size(axis) for axis in declaration.stack) for declaration in declarations(spec))
+    if count > len(shapes) + _LISTED:
+        return [f"{count:,} tensors expected for {spec.layers} layers; {len(shapes):,} found"]
+    wanted = file_shapes(spec)
     problems = []
     for name, shape in wanted.items():
         if name not in shapes:

@@ -1,12 +1,12 @@
-"""GGUF files of Llama-style decoders, converted once to a model directory in Hugging Face layout. Called by the command line.
+"""GGUF files of Llama and Qwen decoders, converted once to a model directory in Hugging Face layout. Called by the command line.
 
-Reading and dequantising is the `gguf` package's work (an extra, imported only here). What is ours: the names, the order of
-the rotary pairs, and refusing by name whatever the decoder cannot do.
+Reading and dequantising is the `gguf` package's work (an extra, imported only here and in `gguf_file.py`). What is ours: the
+names, the order of the rotary pairs, and refusing by name whatever the decoder cannot do.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,23 @@ import numpy as np
 from slipstream.core.errors import UsageError
 from slipstream.models.parameters import count
 from slipstream.models.spec import ModelSpec
-from slipstream.weights.differences import HEAD, refuse, shape_differences
-from slipstream.weights.files import DTYPES, write_tensors
+from slipstream.weights.differences import EMBED, HEAD, refuse, shape_differences
+from slipstream.weights.gguf_file import open_gguf
 from slipstream.weights.gguf_metadata import read_metadata, spec_from, special_ids
+from slipstream.weights.gguf_rope import FACTORS, stretched
 from slipstream.weights.gguf_tokenizer import tokenizer_texts
+from slipstream.weights.model_writer import refuse_filled, write_tensors
+from slipstream.weights.safetensors_writer import DTYPES
 
-_TOP_NAMES = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight", "output.weight": HEAD}
+_TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+_TOP_NAMES = {"token_embd.weight": EMBED, "output_norm.weight": "model.norm.weight", "output.weight": HEAD}
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "attn_output": "self_attn.o_proj",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
@@ -52,24 +58,27 @@ def import_gguf(source: Path, out: Path, *, dtype: str = "bfloat16", progress: C
     That is no harm to a start of training; to compare with an engine that reads the GGUF file itself, write float32.
 
     Raises UsageError when the package `gguf` is absent, the file is damaged or of another architecture, tensors are not those
-    declared or of a type that cannot be dequantised, or `out` has files in it.
+    declared or of a type that is not read, or `out` has files in it.
     """
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} exists and is not an empty directory; give another --out")
+    refuse_filled(out)
     progress(f"reading {source}")
-    reader = _open(source)
+    reader = open_gguf(source)
     metadata = read_metadata(reader, source)
     found = {_file_name(tensor.name): tensor for tensor in reader.tensors}
+    if len(found) < len(reader.tensors):
+        raise UsageError(f"{source} has two tensors for one place in the decoder")
+    _refuse_types(found, source)
+    factors = found.pop(FACTORS, None)
     shapes = {name: tuple(int(length) for length in reversed(tensor.shape)) for name, tensor in found.items()}
-    spec = spec_from(metadata, source, vocab=shapes.get("model.embed_tokens.weight", (0,))[0], tied=HEAD not in found)
+    spec = spec_from(metadata, source, vocab=shapes.get(EMBED, (0,))[0], tied=HEAD not in found)
+    if factors is not None:
+        spec = replace(spec, rope=stretched(spec.rope, _dequantised(factors), spec.head_dim, source))
     refuse(source, shape_differences(shapes, spec))
-    texts, special = tokenizer_texts(metadata, source, spec), special_ids(metadata)
-    progress(f"dequantising {len(found)} tensors, {count(spec):,} parameters")
-    tensors = {name: array.astype(DTYPES[dtype], copy=False) for name, array in _arrays(found, spec, source)}
-    progress(f"writing {out} as {dtype}")
-    write_tensors(out, spec, tensors, special=special, dtype=dtype, texts=texts)
+    texts, special = tokenizer_texts(metadata, source, spec), special_ids(metadata, source)
+    progress(f"dequantising {len(found)} tensors, {count(spec):,} parameters, to {out} as {dtype}")
+    write_tensors(out, spec, lambda name: _tensor(name, found[name], spec), special=special, dtype=dtype, texts=texts)
     types = Counter(tensor.tensor_type.name for tensor in reader.tensors)
     return ImportedModel(directory=out, spec=spec, parameters=count(spec), tensor_types=types)
 
@@ -91,27 +100,6 @@ def unpermuted(tensor: np.ndarray, heads: int) -> np.ndarray:
     return tensor.reshape(heads, width // 2, 2, tensor.shape[1]).swapaxes(1, 2).reshape(tensor.shape)
 
 
-def _open(source: Path) -> Any:
-    """The package's reader over a whole, readable file."""
-    try:
-        from gguf import GGUFReader
-    except ImportError:
-        raise UsageError("reading GGUF files needs the package gguf; pip install 'slipstream[gguf]'") from None
-    if not source.is_file():
-        raise UsageError(f"GGUF file {source} does not exist")
-    with source.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise UsageError(f"{source} is not a GGUF file: it does not begin with the letters GGUF")
-    try:
-        reader = GGUFReader(source)
-    except (ValueError, IndexError, KeyError, OverflowError, MemoryError) as error:
-        raise UsageError(f"{source} is damaged or cut off ({error}); fetch it again") from error
-    end = max((tensor.data_offset + tensor.n_bytes for tensor in reader.tensors), default=0)
-    if end > source.stat().st_size:
-        raise UsageError(f"{source} is cut off: its tensors end at byte {end:,}, the file at {source.stat().st_size:,}; fetch it again")
-    return reader
-
-
 def _file_name(name: str) -> str:
     """The Hugging Face name of a GGUF tensor; an unknown one keeps its own."""
     if name in _TOP_NAMES:
@@ -122,18 +110,26 @@ def _file_name(name: str) -> str:
     return name
 
 
-def _arrays(found: Mapping[str, Any], spec: ModelSpec, source: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Each tensor by its Hugging Face name, in float32, rotary pairs put in order."""
+def _refuse_types(found: Mapping[str, Any], source: Path) -> None:
+    """Before anything is written: types that are not read, each with its first tensor."""
+    kinds = {tensor.tensor_type.name: tensor.name for tensor in reversed(list(found.values()))}
+    other = [f"{name} (tensor {tensor})" for name, tensor in kinds.items() if name not in _TYPES]
+    if other:
+        raise UsageError(f"{source} has tensors of type {', '.join(other)}; only {', '.join(_TYPES)} can be read")
+
+
+def _dequantised(tensor: Any) -> np.ndarray:
     from gguf import dequantize
 
-    for name, tensor in found.items():
-        try:
-            array = dequantize(tensor.data, tensor.tensor_type)
-        except NotImplementedError:
-            kind = tensor.tensor_type.name
-            raise UsageError(f"{source}: tensor {tensor.name} has type {kind}, which cannot be dequantised") from None
-        if name.endswith("q_proj.weight"):
-            array = unpermuted(array, spec.heads)
-        elif name.endswith("k_proj.weight"):
-            array = unpermuted(array, spec.kv_heads)
-        yield name, array
+    with np.errstate(invalid="ignore"):  # a damaged scale is no number; that is the file's, not numpy's
+        return dequantize(tensor.data, tensor.tensor_type)
+
+
+def _tensor(name: str, tensor: Any, spec: ModelSpec) -> np.ndarray:
+    """In float32. Llama's converter turns neighbouring rotary pairs; the files of other families have them as they are."""
+    array = _dequantised(tensor)
+    if spec.family == "llama" and name.endswith("q_proj.weight"):
+        return unpermuted(array, spec.heads)
+    if spec.family == "llama" and name.endswith("k_proj.weight"):
+        return unpermuted(array, spec.kv_heads)
+    return array

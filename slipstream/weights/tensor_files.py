@@ -1,4 +1,4 @@
-"""The tensors of a model directory by name, whichever of its safetensors files holds them. Reads one tensor at a time."""
+"""The tensors of a model directory by name, whichever of its safetensors files holds them. Reads one tensor, or a part, at a time."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -37,24 +37,29 @@ class Tensors:
     def read(self, name: str) -> np.ndarray:
         return self._files[name].get_tensor(name)
 
+    def read_part(self, name: str, part: tuple[slice, ...]) -> np.ndarray:
+        """A rectangle of a tensor; the rest is not copied from the disk."""
+        return self._files[name].get_slice(name)[part]
+
 
 @contextmanager
 def open_tensors(directory: Path) -> Iterator[Tensors]:
     """All tensors of a directory: one file, or those that the index names, or every *.safetensors where there is no index.
 
-    Raises UsageError when the directory or a file is absent, a file is damaged, or two files hold one name.
+    Raises UsageError when the directory or a file is absent, a file is damaged, two files hold one name, or the index says of a
+    file what is not so.
     """
     index = _index(directory)
     with ExitStack() as stack:
         files: dict[str, Any] = {}
+        places: dict[str, str] = {}
         for path in _paths(directory, index):
             file = stack.enter_context(_open(path))
             for name in file.keys():  # noqa: SIM118 - not a mapping
-                if index is not None and index.get(name) != path.name:
-                    continue
                 if name in files:
-                    raise UsageError(f"{path}: tensor {name} is also in another file of {directory}; remove one of the files")
-                files[name] = file
+                    raise UsageError(f"{path}: tensor {name} is also in {places[name]} of {directory}; remove one of the files")
+                files[name], places[name] = file, path.name
+        _check_index(directory / INDEX, index or {}, places)
         yield Tensors(files)
 
 
@@ -72,6 +77,12 @@ def _index(directory: Path) -> dict[str, str] | None:
     return table
 
 
+def _check_index(path: Path, index: Mapping[str, str], places: Mapping[str, str]) -> None:
+    wrong = [f"{name} in {file}" for name, file in index.items() if places.get(name) != file]
+    if wrong:
+        raise UsageError(f"{path} names {len(wrong)} tensors that are not in their files; fetch it again:\n  " + "\n  ".join(wrong))
+
+
 def _paths(directory: Path, index: Mapping[str, str] | None) -> list[Path]:
     if not directory.is_dir():
         raise UsageError(f"model directory {directory} does not exist")
@@ -83,7 +94,8 @@ def _paths(directory: Path, index: Mapping[str, str] | None) -> list[Path]:
         paths = sorted(directory.glob("*.safetensors"))
     missing = [path.name for path in paths if not path.is_file()]
     if missing or not paths:
-        raise UsageError(f"model directory {directory} has no {', '.join(missing) or '*.safetensors file'}")
+        other = "; *.bin files are not read" if list(directory.glob("*.bin")) else ""
+        raise UsageError(f"model directory {directory} has no {', '.join(missing) or '*.safetensors file'}{other}")
     return paths
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from slipstream.core.records import Sample
 from slipstream.engine import decode
-from slipstream.models.logprobs import log_distribution
+from slipstream.models.logprobs import VocabularyRule, log_distribution
 from slipstream.models.spec import ModelSpec
 from tests.engine.small import SPEC, drain, engine, params, request
 from tests.models.llama_oracle import file_tensors, log_softmax, oracle_logits
@@ -72,20 +72,20 @@ def top_one_stored(log_probs: jax.Array, token_ids: jax.Array) -> jax.Array:
     return log_probs.max(axis=-1)
 
 
-def temperature_ignored(logits: jax.Array, temperature: jax.Array) -> jax.Array:
-    return log_distribution(logits, jnp.ones_like(temperature))
+def temperature_ignored(logits: jax.Array, temperature: jax.Array, rule: VocabularyRule) -> jax.Array:
+    return log_distribution(logits, jnp.ones_like(temperature), rule)
 
 
-def temperature_twice(logits: jax.Array, temperature: jax.Array) -> jax.Array:
-    return log_distribution(logits, temperature * temperature)
+def temperature_twice(logits: jax.Array, temperature: jax.Array, rule: VocabularyRule) -> jax.Array:
+    return log_distribution(logits, temperature * temperature, rule)
 
 
-def log_probs_divided(logits: jax.Array, temperature: jax.Array) -> jax.Array:
-    return log_distribution(logits, 1.0) / temperature
+def log_probs_divided(logits: jax.Array, temperature: jax.Array, rule: VocabularyRule) -> jax.Array:
+    return log_distribution(logits, 1.0, rule) / temperature
 
 
-def one_position_late(params, spec, token_ids, positions, attention, caches):
-    return decode_hidden_states(params, spec, token_ids, positions + 1 if token_ids.shape[1] == 1 else positions, attention, caches)
+def one_position_late(params, spec, token_ids, positions, *rest, **options):
+    return decode_hidden_states(params, spec, token_ids, positions + 1 if token_ids.shape[1] == 1 else positions, *rest, **options)
 
 
 decode_hidden_states = decode.hidden_states

@@ -20,8 +20,8 @@ def file_tensors(params: Params, spec: ModelSpec) -> dict[str, np.ndarray]:
     found = {}
     for declaration in declarations(spec):
         array = np.asarray(leaf(params, declaration.path), np.float64)
-        for index, name in enumerate(declaration.file_names(spec)):
-            found[name] = declaration.to_file(array[index] if declaration.stacked else array, spec)
+        for index, name in declaration.tensors(spec):
+            found[name] = declaration.to_file(array[index], spec)
     return found
 
 
@@ -52,11 +52,11 @@ class LlamaOracle:
         q = (tensors[name + "q_proj.weight"] @ x).reshape(spec.heads, spec.head_dim)
         k = (tensors[name + "k_proj.weight"] @ x).reshape(spec.kv_heads, spec.head_dim)
         v = (tensors[name + "v_proj.weight"] @ x).reshape(spec.kv_heads, spec.head_dim)
-        self._keys[layer].append(np.array([_rope(head, position, spec.rope_theta) for head in k]))
+        self._keys[layer].append(np.array([_rope(head, position, spec.rope.theta) for head in k]))
         self._values[layer].append(v)
         mixed = []
         for head in range(spec.heads):
-            query, group = _rope(q[head], position, spec.rope_theta), head // (spec.heads // spec.kv_heads)
+            query, group = _rope(q[head], position, spec.rope.theta), head // (spec.heads // spec.kv_heads)
             scores = np.array([query @ keys[group] / np.sqrt(spec.head_dim) for keys in self._keys[layer]])
             weights = np.exp(scores - scores.max())
             weights /= weights.sum()

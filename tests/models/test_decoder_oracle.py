@@ -9,14 +9,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from slipstream.models.decoder import output_matrix, packed_hidden_states
-from slipstream.models.layers import attend, packed_mask
+from slipstream.models.attention.chunked import chunked
+from slipstream.models.attention.dense import attend, dense
+from slipstream.models.attention.rule import AttentionRule, PackedRows, related
+from slipstream.models.decoder import logits as decoder_logits
+from slipstream.models.decoder import packed_hidden_states
 from slipstream.models.parameters import Declaration, Params, declarations, from_leaves
-from slipstream.models.spec import ModelSpec
+from slipstream.models.spec import ModelSpec, RopeSpec
 from tests.models.llama_oracle import file_tensors, log_softmax, oracle_logits
 
 SPEC = ModelSpec(
-    vocab=13, d_model=32, layers=2, heads=4, kv_heads=2, head_dim=8, d_ff=40, rope_theta=500.0, norm_eps=1e-5, tied=False, context=64
+    vocab=13,
+    d_model=32,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    head_dim=8,
+    d_ff=40,
+    rope=RopeSpec(theta=500.0),
+    norm_eps=1e-5,
+    tied=False,
+    context=64,
 )
 SHAPES = {
     "grouped, untied": SPEC,
@@ -59,8 +72,9 @@ def packed_logits(
 def row_logits(
     params: Params, spec: ModelSpec, tokens: jax.Array, positions: jax.Array, ids: jax.Array, parents: jax.Array, scan: bool, remat: bool
 ):
-    hidden = packed_hidden_states(params, spec, tokens, positions, packed_mask(ids, parents), scan=scan, remat=remat)
-    return (hidden @ output_matrix(params))[0]
+    rows = PackedRows(segments=jnp.asarray(ids), parents=jnp.asarray(parents), positions=jnp.asarray(positions))
+    hidden = packed_hidden_states(params, spec, tokens, rows, dense, scan=scan, remat=remat).hidden
+    return decoder_logits(params, spec, hidden)[0]
 
 
 @pytest.mark.parametrize("spec", SHAPES.values(), ids=SHAPES)
@@ -118,19 +132,20 @@ def test_scan_and_remat_change_nothing(layouts: dict, name: str) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * float(jnp.abs(b).max())), gradient, plain_gradient)
 
 
-@pytest.fixture(scope="module")
-def two_segments():
+@pytest.fixture(scope="module", params=[dense, chunked], ids=["dense", "chunked"])
+def two_segments(request: pytest.FixtureRequest):
     """Of a row with segments of 7 and of 6 tokens: its logits, and the gradient of a loss over the positions observed."""
-    params = varied(SPEC)
+    params, attention = varied(SPEC), request.param
 
     @jax.jit
     def run(tokens: jax.Array, observed: jax.Array) -> tuple[jax.Array, Params]:
         positions = jnp.asarray([[*range(7), *range(6), 0, 0, 0]])
         ids = jnp.asarray([[1] * 7 + [2] * 6 + [0] * 3])
+        rows = PackedRows(segments=ids, parents=ids, positions=positions)
 
         def observed_loss(params: Params) -> tuple[jax.Array, jax.Array]:
-            hidden = packed_hidden_states(params, SPEC, tokens, positions, packed_mask(ids, ids), scan=False, remat=False)
-            logits = (hidden @ output_matrix(params))[0]
+            hidden = packed_hidden_states(params, SPEC, tokens, rows, attention).hidden
+            logits = decoder_logits(params, SPEC, hidden)[0]
             return jnp.sum(jnp.sin(logits) * observed[:, None]), logits
 
         gradient, logits = jax.grad(observed_loss, has_aux=True)(params)
@@ -199,10 +214,15 @@ def test_the_packed_mask_is_the_past_of_the_same_segment_and_its_parent() -> Non
     """Rows: two plain segments and padding; a shared prompt (1) with two branches (2, 3) and a stranger (4)."""
     segments = np.array([[1, 1, 2, 2, 2, 0, 0], [1, 1, 2, 2, 3, 4, 4]])
     parents = np.array([[1, 1, 2, 2, 2, 0, 0], [1, 1, 1, 1, 1, 4, 4]])
-    found = np.asarray(packed_mask(jnp.asarray(segments), jnp.asarray(parents)))
-    for row, query, key in np.ndindex(found.shape):
-        related = segments[row, query] != 0 and segments[row, key] in (segments[row, query], parents[row, query])
-        assert found[row, query, key] == ((related and key <= query) or query == key)
+    positions = np.array([[0, 1, 0, 1, 2, 0, 0], [0, 1, 2, 3, 2, 0, 1]])
+    rows = PackedRows(segments=jnp.asarray(segments), parents=jnp.asarray(parents), positions=jnp.asarray(positions))
+    for window in (0, 1, 2, 3):
+        found = np.asarray(related(rows, rows, window))
+        np.testing.assert_array_equal(found, related(rows, rows, jnp.int32(window)))
+        for row, query, key in np.ndindex(found.shape):
+            family = segments[row, key] in (segments[row, query], parents[row, query])
+            distance = positions[row, query] - positions[row, key]
+            assert found[row, query, key] == (family and 0 <= distance < (window or 99))
 
 
 def test_attention_is_causal_over_garbage() -> None:
@@ -210,9 +230,11 @@ def test_attention_is_causal_over_garbage() -> None:
     rng = np.random.default_rng(1)
     q, k, v = (rng.normal(size=shape).astype(np.float32) for shape in ((1, 5, 2, 4), (1, 1, 4, 5), (1, 1, 5, 4)))
     allowed = jnp.asarray(np.tril(np.ones((1, 5, 5), bool)))
-    plain = attend(jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), allowed)
+    plain = attend(jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), allowed, AttentionRule(scale=0.5))
     k[..., 3:], v[..., 3:, :] = 1e6, -1e6
-    np.testing.assert_array_equal(attend(jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), allowed)[:, :3], plain[:, :3])
+    np.testing.assert_array_equal(
+        attend(jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), allowed, AttentionRule(scale=0.5))[:, :3], plain[:, :3]
+    )
 
 
 def test_impossible_shapes_are_refused() -> None:

@@ -10,11 +10,11 @@ import numpy as np
 from slipstream.config.schema import BatchSection, ModelSection, ObjectiveSection, OptimizerSection, RunConfig, SamplingSection
 from slipstream.core.records import TrainingSequence
 from slipstream.models.parameters import Params, declarations, from_leaves
-from slipstream.models.spec import ModelSpec
+from slipstream.models.spec import ModelSpec, RopeSpec
 from slipstream.train.learner import Learner
 
 SPEC = ModelSpec(
-    vocab=17, d_model=32, layers=1, heads=4, kv_heads=2, head_dim=8, d_ff=40, rope_theta=1e4, norm_eps=1e-5, tied=True, context=64
+    vocab=17, d_model=32, layers=1, heads=4, kv_heads=2, head_dim=8, d_ff=40, rope=RopeSpec(theta=1e4), norm_eps=1e-5, tied=True, context=64
 )
 
 

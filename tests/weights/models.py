@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from slipstream.models.spec import ModelSpec
+from slipstream.models.spec import ModelSpec, RopeSpec
 from slipstream.weights.special_ids import SpecialIds
 
 TINY = ModelSpec(
@@ -13,7 +13,7 @@ TINY = ModelSpec(
     kv_heads=2,
     head_dim=6,
     d_ff=12,
-    rope_theta=5000.0,
+    rope=RopeSpec(theta=5000.0),
     norm_eps=1e-5,
     tied=True,
     context=32,

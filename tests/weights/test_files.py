@@ -1,6 +1,5 @@
 """Model directories round-trip bit for bit; a directory that does not fit its config.json is refused with every difference."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,24 +58,6 @@ def test_the_file_has_the_layout_of_a_linear_layer(tmp_path: Path) -> None:
     np.testing.assert_allclose((tensor @ x).reshape(TINY.heads, TINY.head_dim), expected, rtol=1e-5)
 
 
-def test_shards_are_found_through_the_index_and_files_outside_it_ignored(tmp_path: Path) -> None:
-    params = written(tmp_path)
-    tensors = load_file(tmp_path / SINGLE)
-    (tmp_path / SINGLE).unlink()
-    shards = {"a.safetensors": {}, "b.safetensors": {}}
-    for place, (name, tensor) in enumerate(tensors.items()):
-        shards["ab"[place % 2] + ".safetensors"][name] = tensor
-    for shard, content in shards.items():
-        save_file(content, tmp_path / shard)
-    save_file({"model.norm.weight": np.zeros(3, np.float32)}, tmp_path / "stale.safetensors")
-    table = {name: shard for shard, content in shards.items() for name in content}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
-    assert_equal(read_params(tmp_path, TINY), params)
-    (tmp_path / "b.safetensors").unlink()
-    with pytest.raises(UsageError, match=r"has no b\.safetensors"):
-        read_params(tmp_path, TINY)
-
-
 def test_every_difference_is_reported_at_once(tmp_path: Path) -> None:
     written(tmp_path)
     change_tensors(
@@ -121,15 +102,6 @@ def test_saved_rotary_frequencies_are_ignored(tmp_path: Path) -> None:
     assert_equal(read_params(tmp_path, TINY), params)
 
 
-@pytest.mark.parametrize("keep", [0, 4, 40, -1])
-def test_a_truncated_file_is_named(tmp_path: Path, keep: int) -> None:
-    written(tmp_path)
-    whole = (tmp_path / SINGLE).read_bytes()
-    (tmp_path / SINGLE).write_bytes(whole[:keep])
-    with pytest.raises(UsageError, match=r"model\.safetensors is not a whole safetensors file"):
-        read_params(tmp_path, TINY)
-
-
 def test_absent_directory_and_absent_weights_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         read_params(tmp_path / "none", TINY)
@@ -141,7 +113,7 @@ def test_one_tensor_in_two_files_without_an_index_is_refused(tmp_path: Path) -> 
     written(tmp_path)
     (tmp_path / SINGLE).rename(tmp_path / "one.safetensors")
     (tmp_path / "two.safetensors").write_bytes((tmp_path / "one.safetensors").read_bytes())
-    with pytest.raises(UsageError, match="is also in another file"):
+    with pytest.raises(UsageError, match=r"is also in one\.safetensors"):
         read_params(tmp_path, TINY)
 
 

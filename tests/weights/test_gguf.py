@@ -78,18 +78,13 @@ def test_an_output_matrix_unties_the_embedding(tmp_path: Path) -> None:
     assert head.shape == (32, len(TOKENS))
 
 
-def test_what_is_no_gguf_or_cut_off_is_refused(source: Path, tmp_path: Path) -> None:
+def test_what_is_no_gguf_is_refused(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     with pytest.raises(UsageError, match="does not exist"):
         import_gguf(broken, tmp_path / "out")
     broken.write_bytes(b"PK\x03\x04 something else")
     with pytest.raises(UsageError, match="is not a GGUF file"):
         import_gguf(broken, tmp_path / "out")
-    whole = source.read_bytes()
-    for keep in (4, 8, 20, 30, 100, 500, 2000, 6000, len(whole) // 2, len(whole) - 100):
-        broken.write_bytes(whole[:keep])
-        with pytest.raises(UsageError, match=r"damaged|cut off"):
-            import_gguf(broken, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -99,10 +94,12 @@ def test_other_models_are_refused_by_name(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=match):
             import_gguf(path, tmp_path / "out")
 
-    refused("general.architecture = 'qwen2' is not supported; only 'llama' is", architecture="qwen2")
-    refused("pre-tokenizer 'llama-bpe' is not supported", pre="llama-bpe")
+    refused("general.architecture = 'gemma2' is not supported; only llama, qwen2, qwen3 are", architecture="gemma2")
+    refused("pre-tokenizer 'deepseek-llm' is not supported; only 'gpt2' with smollm, qwen2, llama-bpe is", pre="deepseek-llm")
     refused("llama.expert_count = 8: not supported", more=lambda writer: writer.add_expert_count(8))
     refused("llama.rope.scaling.factor = 4.0: not supported", more=lambda writer: writer.add_rope_scaling_factor(4.0))
+    refused("llama.attention.scale = 0.5: unknown key", more=lambda writer: writer.add_attention_scale(0.5))
+    refused("llama.attention.sliding_window = 64: not supported", more=lambda writer: writer.add_sliding_window(64))
     refused(r"q_proj\.bias: extra, shape \[32\]", more=lambda writer: writer.add_tensor("blk.0.attn_q.bias", np.ones(32, np.float32)))
 
 
@@ -114,7 +111,7 @@ def test_missing_misshapen_and_unreadable_tensors_are_refused(tmp_path: Path) ->
         import_gguf(write_gguf(tmp_path / "a.gguf", tensors), tmp_path / "out")
     assert "2 problems" in str(caught.value)
     whole = random_tensors() | {"model.norm.weight": np.ones(32, np.int32)}
-    with pytest.raises(UsageError, match=r"tensor output_norm\.weight has type I32, which cannot be dequantised"):
+    with pytest.raises(UsageError, match=r"has tensors of type I32 \(tensor output_norm\.weight\); only F32, F16"):
         import_gguf(write_gguf(tmp_path / "b.gguf", whole), tmp_path / "out")
 
 

@@ -12,9 +12,11 @@ import pytest
 
 from slipstream.config.load import load_config
 from slipstream.envs.build import build_task
-from slipstream.models.decoder import output_matrix, packed_hidden_states
-from slipstream.models.layers import packed_mask
+from slipstream.models.attention.registry import PACKED
+from slipstream.models.attention.rule import PackedRows
+from slipstream.models.decoder import packed_hidden_states
 from slipstream.models.logprobs import selected_logprobs
+from slipstream.models.parameters import output_matrix
 from slipstream.text.chat import read_chat_template
 from slipstream.text.tokenizer import read_tokenizer
 from slipstream.weights.files import read_params
@@ -46,11 +48,10 @@ def test_token_ids_and_log_probs_equal_those_of_transformers(model: Path) -> Non
     params = read_params(model, spec)
     tokens = read_tokenizer(model, read_stop_ids(model)).encode(TEXT)
     assert tokens.tolist() == IDS
-    positions = np.arange(len(tokens))[None]
-    one_segment = jnp.ones_like(positions)
-    allowed = packed_mask(one_segment, one_segment)
-    hidden = packed_hidden_states(params, spec, tokens[None], positions, allowed, scan=True, remat=False)
-    found, _ = jax.jit(selected_logprobs)(hidden[0, :-1], output_matrix(params), tokens[1:], 1.0)
+    one_segment = jnp.ones((1, len(tokens)), jnp.int32)
+    rows = PackedRows(segments=one_segment, parents=one_segment, positions=jnp.arange(len(tokens))[None])
+    hidden = packed_hidden_states(params, spec, jnp.asarray(tokens[None]), rows, PACKED["dense"], scan=True).hidden
+    found = jax.jit(selected_logprobs)(hidden[0, :-1], output_matrix(params), tokens[1:], 1.0).logprob
     np.testing.assert_allclose(found, LOGPROBS, rtol=0, atol=1e-3)
 
 

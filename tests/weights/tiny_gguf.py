@@ -8,7 +8,7 @@ from gguf import GGMLQuantizationType, GGUFWriter, quantize
 from tokenizers import pre_tokenizers
 
 from slipstream.models.parameters import declarations
-from slipstream.models.spec import ModelSpec
+from slipstream.models.spec import ModelSpec, RopeSpec
 
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["h e", "l l", "Ġ he"]
@@ -22,7 +22,7 @@ SPEC = ModelSpec(
     kv_heads=2,
     head_dim=8,
     d_ff=64,
-    rope_theta=1e5,
+    rope=RopeSpec(theta=1e5),
     norm_eps=1e-5,
     tied=True,
     context=128,
@@ -36,6 +36,8 @@ _NAMES = {
     "model.layers.": "blk.",
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
@@ -52,7 +54,7 @@ def random_tensors(spec: ModelSpec = SPEC) -> dict[str, np.ndarray]:
     return {
         name: rng.normal(size=declaration.file_shape(spec)).astype(np.float32)
         for declaration in declarations(spec)
-        for name in declaration.file_names(spec)
+        for _, name in declaration.tensors(spec)
     }
 
 
@@ -70,21 +72,23 @@ def write_gguf(
     path: Path,
     tensors: Mapping[str, np.ndarray],
     *,
+    spec: ModelSpec = SPEC,
     architecture: str = "llama",
     pre: str = "smollm",
     more: Callable[[GGUFWriter], None] = lambda writer: None,
 ) -> Path:
-    """A GGUF file of `tensors` (Hugging Face names) with `SPEC`'s keys; `more` may add to it."""
+    """A GGUF file of `tensors` (Hugging Face names) with `spec`'s keys; `more` may add to it."""
     writer = GGUFWriter(path, architecture)
-    writer.add_block_count(SPEC.layers)
-    writer.add_context_length(SPEC.context)
-    writer.add_embedding_length(SPEC.d_model)
-    writer.add_feed_forward_length(SPEC.d_ff)
-    writer.add_head_count(SPEC.heads)
-    writer.add_head_count_kv(SPEC.kv_heads)
-    writer.add_rope_freq_base(SPEC.rope_theta)
-    writer.add_rope_dimension_count(SPEC.head_dim)
-    writer.add_layer_norm_rms_eps(SPEC.norm_eps)
+    writer.add_block_count(spec.layers)
+    writer.add_context_length(spec.context)
+    writer.add_embedding_length(spec.d_model)
+    writer.add_feed_forward_length(spec.d_ff)
+    writer.add_head_count(spec.heads)
+    writer.add_head_count_kv(spec.kv_heads)
+    writer.add_rope_freq_base(spec.rope.theta)
+    writer.add_rope_dimension_count(spec.head_dim)
+    writer.add_key_length(spec.head_dim)
+    writer.add_layer_norm_rms_eps(spec.norm_eps)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(TOKENS)
@@ -95,7 +99,7 @@ def write_gguf(
     writer.add_pad_token_id(2)
     writer.add_chat_template(TEMPLATE)
     for name, tensor in tensors.items():
-        _add(writer, name, tensor)
+        _add(writer, name, tensor, spec, permute=architecture == "llama")
     more(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -104,14 +108,20 @@ def write_gguf(
     return path
 
 
-def _add(writer: GGUFWriter, name: str, tensor: np.ndarray) -> None:
-    if name.endswith("q_proj.weight"):
-        tensor = permuted(tensor, SPEC.heads)
-    if name.endswith("k_proj.weight"):
-        tensor = permuted(tensor, SPEC.kv_heads)
-    for file_name, gguf_name in _NAMES.items():
-        name = name.replace(file_name, gguf_name)
-    type = TYPES.get(name.split(".")[-2], GGMLQuantizationType.F32)
+def gguf_name(name: str) -> str:
+    """The GGUF name of a tensor."""
+    for file_name, other in _NAMES.items():
+        name = name.replace(file_name, other)
+    return name
+
+
+def _add(writer: GGUFWriter, name: str, tensor: np.ndarray, spec: ModelSpec, permute: bool) -> None:
+    if permute and name.endswith("q_proj.weight"):
+        tensor = permuted(tensor, spec.heads)
+    if permute and name.endswith("k_proj.weight"):
+        tensor = permuted(tensor, spec.kv_heads)
+    name = gguf_name(name)
+    type = TYPES.get(name.split(".")[-2], GGMLQuantizationType.F32) if name.endswith("weight") else GGMLQuantizationType.F32
     if type in (GGMLQuantizationType.F32, GGMLQuantizationType.F16):
         writer.add_tensor(name, tensor.astype(np.float16) if type == GGMLQuantizationType.F16 else tensor)
     else:

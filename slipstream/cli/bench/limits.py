@@ -1,0 +1,48 @@
+"""What this machine can do at best, measured in the same run as what is compared with it: matrix products and memory."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of the default device."""
+
+    flops_per_second: dict[str, float]  # of a large matrix product, by dtype
+    bytes_per_second: float  # read by a sum over a large array
+
+    def seconds(self, flops: float, bytes_moved: float, dtype: str) -> float:
+        """The least time for work of so many operations and so much memory (the roofline)."""
+        return max(flops / self.flops_per_second[dtype], bytes_moved / self.bytes_per_second)
+
+
+def best_seconds(run: Callable[[], Any], repeats: int = REPEATS) -> float:
+    """The shortest of several runs after one that warms up; waits for the device."""
+    import jax
+
+    jax.block_until_ready(run())
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        jax.block_until_ready(run())
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def measure_limits(sizes: Sequence[int] = (512, 1024, 2048), megabytes: int = 256) -> Limits:
+    """The fastest of square products of `sizes`, in float32 and bfloat16, and a sum over `megabytes` of float32."""
+    import jax
+    import jax.numpy as jnp
+
+    product = jax.jit(jnp.matmul)
+    rates = {}
+    for dtype in ("float32", "bfloat16"):
+        squares = [jnp.ones((size, size), dtype) for size in sizes]
+        rates[dtype] = max(2 * len(a) ** 3 / best_seconds(lambda a=a: product(a, a)) for a in squares)
+    array = jnp.ones(megabytes * 2**18, jnp.float32)
+    total = jax.jit(jnp.sum)
+    return Limits(flops_per_second=rates, bytes_per_second=array.nbytes / best_seconds(lambda: total(array)))

@@ -1,0 +1,178 @@
+"""`slipstream bench models`: prefill, decode and forward + backward of a real model, against the machine's own limits."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def models_command(
+    model: Annotated[Path, typer.Option("--model", help="Model directory.")] = Path("models/SmolLM2-135M-Instruct"),
+    precision: Annotated[list[str] | None, typer.Option(help="f32, bf16, int8 or fp8 for decoding; repeatable; default f32, bf16.")] = None,
+    slots: Annotated[list[int] | None, typer.Option(help="Sequences decoded at once; repeatable; default 8 and 32.")] = None,
+) -> None:
+    """Tokens/s, compile seconds and memory of prefill, decode and training, and each one's share of what the machine could do.
+
+    Example: slipstream bench models --model models/SmolLM2-135M-Instruct
+    """
+    from slipstream.cli.bench.limits import measure_limits
+    from slipstream.cli.bench.machine import machine
+    from slipstream.weights.files import read_params
+    from slipstream.weights.hf_config import read_spec
+
+    spec = read_spec(model)
+    params = read_params(model, spec)
+    limits = measure_limits()
+    rows = []
+    for kind in precision or ["f32", "bf16"]:
+        rows.append(_tell(_prefill(spec, params, limits, kind)))
+        rows += [_tell(_decode(spec, params, limits, kind, count)) for count in slots or [8, 32]]
+    rows += [_tell(_training(spec, params, limits, scan)) for scan in (True, False)]
+    rates = {name: round(rate / 1e9, 1) for name, rate in limits.flops_per_second.items()}
+    bounds = {"gflops_per_second": rates, "gigabytes_per_second": round(limits.bytes_per_second / 1e9, 2)}
+    print(json.dumps({"benchmark": "models", "model": str(model), "limits": bounds, "rows": rows, "machine": machine()}))
+
+
+def _prefill(spec, params, limits, precision: str, prompts: int = 8, tokens: int = 128) -> dict[str, Any]:
+    import jax.numpy as jnp
+
+    from slipstream.engine.decode import empty_cache, prefill
+
+    weights, dtype = _prepared(spec, params, precision)
+    cache = empty_cache(spec, prompts, tokens, dtype)
+    where = jnp.arange(prompts, dtype=jnp.int32)
+    arguments = (weights, spec, cache, jnp.ones((prompts, tokens), jnp.int32), where, where)
+    compiled, seconds = _compiled(prefill, arguments)
+    state = {"cache": cache}
+
+    def run():
+        state["cache"] = compiled(weights, state["cache"], *arguments[3:])
+        return state["cache"]
+
+    counted = prompts * tokens
+    least = limits.seconds(2 * _matrix_parameters(spec) * counted, _bytes(weights), _name(dtype))
+    return _row("prefill", precision, f"{prompts} x {tokens} tokens", counted, run, seconds, compiled, least)
+
+
+def _decode(spec, params, limits, precision: str, slots: int, context: int = 256, steps: int = 8) -> dict[str, Any]:
+    import jax.numpy as jnp
+
+    from slipstream.engine.decode import Rows, decode, empty_cache
+
+    weights, dtype = _prepared(spec, params, precision)
+    cache = empty_cache(spec, slots, context, dtype)
+    rows = Rows(
+        token=jnp.ones(slots, jnp.int32),
+        position=jnp.full(slots, context - steps - 2, jnp.int32),
+        last_position=jnp.full(slots, context, jnp.int32),
+        active=jnp.ones(slots, bool),
+        key=jnp.zeros((slots, 2), jnp.uint32),
+        temperature=jnp.ones(slots),
+    )
+    stops = jnp.array([-1], jnp.int32)
+    compiled, seconds = _compiled(decode, (weights, spec, cache, rows, stops, steps))
+    state = {"cache": cache}
+
+    def run():
+        state["cache"], drawn = compiled(weights, state["cache"], rows, stops)
+        return drawn
+
+    operations = 2 * (_matrix_parameters(spec) + spec.vocab * spec.d_model * spec.tied) * slots * steps
+    least = limits.seconds(operations, (_bytes(weights) + _bytes(cache)) * steps, _name(dtype))
+    return _row("decode", precision, f"{slots} slots, context {context}", slots * steps, run, seconds, compiled, least)
+
+
+def _training(spec, params, limits, scan: bool, rows: int = 4, tokens: int = 128) -> dict[str, Any]:
+    import jax.numpy as jnp
+    import numpy as np
+
+    from slipstream.train.objectives.sft import sft
+    from slipstream.train.packing import Microbatch
+    from slipstream.train.update import Layout, accumulate, zero_gradient
+
+    ids = np.ones((rows, tokens), np.int32)
+    numbers = {name: np.ones((rows, tokens), np.float32) for name in ("loss_mask", "advantages", "behaviour_logprobs")}
+    batch = Microbatch(
+        token_ids=ids, positions=ids * np.arange(tokens, dtype=np.int32), segment_ids=ids, parent_ids=ids, targets=ids, versions=ids, **numbers
+    )
+    layout = Layout(scan=scan, remat=True)
+    one = jnp.float32(1.0)
+    arguments = (params, spec, layout, sft, zero_gradient(params), batch, None, one, one)
+    compiled, seconds = _compiled(accumulate, arguments)
+    state = {"gradient": arguments[4]}
+
+    def run():
+        state["gradient"], statistics = compiled(params, state["gradient"], batch, None, one, one)
+        return statistics
+
+    operations = 8 * (_matrix_parameters(spec) + spec.vocab * spec.d_model * spec.tied) * rows * tokens
+    least = limits.seconds(operations, 4 * _bytes(params), "float32")
+    what = f"{rows} x {tokens} tokens, {'scanned' if scan else 'unrolled'}, recomputed"
+    return _row("forward + backward", "f32", what, rows * tokens, run, seconds, compiled, least)
+
+
+def _row(
+    work: str, precision: str, shape: str, tokens: int, run: Callable[[], Any], compile_seconds: float, compiled, least: float
+) -> dict[str, Any]:
+    from slipstream.cli.bench.limits import best_seconds
+
+    seconds = best_seconds(run)
+    memory = compiled.memory_analysis()
+    peak = memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return {
+        "work": work,
+        "precision": precision,
+        "shape": shape,
+        "tokens_per_second": round(tokens / seconds, 1),
+        "share_of_limit": round(least / seconds, 3),
+        "compile_seconds": round(compile_seconds, 1),
+        "peak_megabytes": round(peak / 1e6),
+    }
+
+
+def _prepared(spec, params, precision: str):
+    from slipstream.models.parameters import unstack
+    from slipstream.models.quant import COMPUTE, at_precision
+
+    return unstack(at_precision(params, spec, precision)), COMPUTE[precision]
+
+
+def _compiled(function, arguments: tuple):
+    """The compiled program and the seconds that tracing and compiling took; no persistent cache is set in this command."""
+    started = time.perf_counter()
+    compiled = function.lower(*arguments).compile()
+    return compiled, time.perf_counter() - started
+
+
+def _matrix_parameters(spec) -> int:
+    """Parameters that each token is multiplied with: of experts only those visited; an untied output included."""
+    from slipstream.models.parameters import declarations
+
+    total = 0
+    for declaration in declarations(spec):
+        if declaration.fan_in and declaration.path != ("embed",):
+            visited = spec.experts.per_token / spec.experts.count if "expert" in declaration.stack else 1
+            total += int(math.prod(declaration.shape(spec)) * visited)
+    return total
+
+
+def _bytes(tree) -> int:
+    import jax
+
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def _name(dtype) -> str:
+    import jax.numpy as jnp
+
+    return jnp.dtype(dtype).name
+
+
+def _tell(row: dict[str, Any]) -> dict[str, Any]:
+    print("  ".join(f"{name} {value}" for name, value in row.items()), file=sys.stderr)
+    return row

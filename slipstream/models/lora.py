@@ -1,0 +1,113 @@
+"""Low-rank adapters: a tree parallel to the parameters, applied by `project`, merged into them, or kept beside a frozen base.
+
+Hu et al. 2021, arXiv 2106.09685. Only matrices of dense layers have adapters; embeddings, norms and experts have none.
+"""
+
+import math
+from dataclasses import dataclass, fields, replace
+
+import jax
+import jax.numpy as jnp
+
+from slipstream.core.rng import key_words
+from slipstream.models.parameters import Declaration, LayerParams, Params, declarations
+from slipstream.models.spec import ModelSpec
+from slipstream.models.weight import Adapter, Quantised
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerAdapters:
+    """Adapters of one layer, or of all with a leading layer axis. None where a matrix has none."""
+
+    q: Adapter | None = None
+    k: Adapter | None = None
+    v: Adapter | None = None
+    o: Adapter | None = None
+    gate: Adapter | None = None
+    up: Adapter | None = None
+    down: Adapter | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapters:
+    """Adapters of a whole decoder, stacked by layer."""
+
+    layers: LayerAdapters
+
+
+TARGETS = tuple(field.name for field in fields(LayerAdapters))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraSpec:
+    """Which matrices have adapters, and how large."""
+
+    rank: int
+    alpha: float  # the addition is scaled by alpha / rank
+    targets: tuple[str, ...]  # of TARGETS, in their order
+
+    def __post_init__(self) -> None:
+        unknown = [target for target in self.targets if target not in TARGETS]
+        if unknown or not self.targets:
+            raise ValueError(f"targets {list(self.targets)}: must be some of {', '.join(TARGETS)}")
+        if self.rank < 1:
+            raise ValueError(f"rank = {self.rank}: must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One adapted matrix: its declaration, and which of its axes are summed over when it is applied."""
+
+    name: str
+    declaration: Declaration
+
+    @property
+    def inputs(self) -> int:
+        return len(self.declaration.fan_in)
+
+    def shapes(self, spec: ModelSpec, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Stacked shapes of the adapter's two matrices: [L, i, r] and [L, r, o]."""
+        layers, *matrix = self.declaration.shape(spec)
+        return (layers, *matrix[: self.inputs], rank), (layers, rank, *matrix[self.inputs :])
+
+
+def adapted(spec: ModelSpec, lora: LoraSpec) -> list[Target]:
+    """The matrices that get adapters. Raises ValueError for those of experts."""
+    found = {declaration.path[-1]: declaration for declaration in declarations(spec) if declaration.path[0] == "layers"}
+    experts = [name for name in lora.targets if found[name].stack != ("layer",)]
+    if experts:
+        raise ValueError(f"targets {', '.join(experts)}: matrices of experts have no adapters; choose q, k, v, o")
+    return [Target(name=name, declaration=found[name]) for name in TARGETS if name in lora.targets]
+
+
+def initial_adapters(spec: ModelSpec, lora: LoraSpec, seed: int) -> Adapters:
+    """Adapters that change nothing yet: `down` normal with deviation 1/sqrt(inputs), `up` zero."""
+
+    def draw(target: Target) -> Adapter:
+        down, up = target.shapes(spec, lora.rank)
+        words = jnp.array(key_words(seed, "lora", target.name), jnp.uint32)
+        deviation = math.prod(down[1:-1]) ** -0.5
+        drawn = deviation * jax.random.normal(jax.random.wrap_key_data(words), down)
+        return Adapter(down=drawn, up=jnp.zeros(up), scale=jnp.full(spec.layers, lora.alpha / lora.rank))
+
+    return Adapters(layers=LayerAdapters(**{target.name: draw(target) for target in adapted(spec, lora)}))
+
+
+def merge(params: Params, adapters: Adapters) -> Params:
+    """Stacked parameters with the adapters added in: W + scale down @ up. Raises ValueError for a quantised base."""
+    layers = params.layers
+    assert isinstance(layers, LayerParams), "merging needs stacked layers"
+    changed = {name: _merged(name, getattr(layers, name), adapter) for name in TARGETS if (adapter := getattr(adapters.layers, name))}
+    return replace(params, layers=replace(layers, **changed))
+
+
+def _merged(name: str, weight: jax.Array | Quantised, adapter: Adapter) -> jax.Array:
+    if isinstance(weight, Quantised):
+        raise ValueError(f"{name} is quantised; adapters can only be merged into full-precision weights")
+    depth, rank = adapter.up.shape[0], adapter.up.shape[1]
+    low = adapter.down.reshape(depth, -1, rank).astype(jnp.float32)
+    addition = jnp.einsum("lir,lro->lio", low, adapter.up.reshape(depth, rank, -1).astype(jnp.float32))
+    total = weight.astype(jnp.float32) + (adapter.scale[:, None, None] * addition).reshape(weight.shape)
+    return total.astype(weight.dtype)

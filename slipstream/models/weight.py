@@ -1,0 +1,62 @@
+"""A weight matrix and the one way to apply it: plain, quantised by output channel, or with a low-rank adapter beside it.
+
+Letters: n rows, i input features (one or more axes), o output features (one or more axes), r rank.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+Precision = Literal["f32", "bf16", "int8", "fp8"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantised:
+    """A matrix in eight bits with one scale an output channel: value = stored * scale. Stacked ones have leading axes in both."""
+
+    stored: jax.Array  # int8 or float8_e4m3fn [..., i, o]
+    scale: jax.Array  # float32 [..., o]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.stored.shape
+
+
+Weight: TypeAlias = jax.Array | Quantised
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """A low-rank addition to one matrix, down @ up (Hu et al. 2021, arXiv 2106.09685); alpha / r is folded in by `project`."""
+
+    down: jax.Array  # [i, r]
+    up: jax.Array  # [r, o]
+    scale: jax.Array  # float32 scalar (stacked: [L]), alpha / r
+
+
+def project(x: jax.Array, weight: Weight, inputs: int = 1, adapter: Adapter | None = None) -> jax.Array:
+    """x [n, i] times weight [i, o], where i are the weight's first `inputs` axes, in x's dtype; plus the adapter's share.
+
+    A quantised weight is widened to x's dtype, exact for int8 in bfloat16, and the scale is applied to the product.
+    """
+    if isinstance(weight, Quantised):
+        product = _contract(x, weight.stored.astype(x.dtype), inputs)
+        out = (product.astype(jnp.float32) * weight.scale).astype(x.dtype)
+    else:
+        out = _contract(x, weight.astype(x.dtype), inputs)
+    if adapter is None:
+        return out
+    low = _contract(x, adapter.down.astype(x.dtype), inputs)
+    return out + _contract(low, adapter.up.astype(x.dtype), 1) * adapter.scale.astype(x.dtype)
+
+
+def _contract(x: jax.Array, weight: jax.Array, inputs: int) -> jax.Array:
+    """One flat matrix product: XLA CPU picks slower kernels for products over several axes."""
+    rows, ins, outs = x.shape[: x.ndim - inputs], weight.shape[:inputs], weight.shape[inputs:]
+    flat = x.reshape(*rows, math.prod(ins)) @ weight.reshape(math.prod(ins), math.prod(outs))
+    return flat.reshape(*rows, *outs)
