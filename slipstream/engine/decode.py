@@ -110,14 +110,12 @@ def _step_logits(params: Params, spec: ModelSpec, cache: Cache, rows: Rows) -> t
         visible = within(rows.position[:, None], index[None], at.window)[:, None]
         return attend(q, keys, values, visible, rule), _replaced(cache, at, keys, values)
 
-    found = hidden_states(
-        params, spec, rows.token[:, None], rows.position[:, None], attention, cache, dtype=cache[0][0].dtype
-    )
+    found = hidden_states(params, spec, rows.token[:, None], rows.position[:, None], attention, cache, dtype=cache[0][0].dtype)
     return found.state, logits(params, spec, found.hidden[:, 0])
 
 
 def _replaced(cache: Cache, at: At, keys: jax.Array, values: jax.Array) -> Cache:
-    return cache[: at.layer] + ((keys, values),) + cache[at.layer + 1 :]
+    return (*cache[: at.layer], (keys, values), *cache[at.layer + 1 :])
 
 
 def _draw(logits: jax.Array, rows: Rows, rule: VocabularyRule) -> tuple[jax.Array, jax.Array]:

@@ -59,7 +59,8 @@ class Engine:
     ) -> None:
         self.id = id
         self.sampler_class = f"{jax.default_backend()}/{precision}"
-        self._spec, self._clock, self._slots, self._precision = spec, clock, slots, precision
+        self._spec, self._clock, self._slots = spec, clock, slots
+        self._precision: Precision = precision
         self._max_tokens = max_tokens
         self._tokens_per_dispatch = tokens_per_dispatch
         self._stop_ids = jnp.asarray(list(stop_ids), jnp.int32)

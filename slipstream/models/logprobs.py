@@ -6,7 +6,7 @@ Letters: n positions, d model width, v vocabulary.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,6 @@ def select(log_probs: jax.Array, token_ids: jax.Array) -> jax.Array:
     return jnp.take_along_axis(log_probs, token_ids[..., None], axis=-1)[..., 0]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(4,))
 def selected_logprobs(
     hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array, rule: VocabularyRule = VocabularyRule()
 ) -> TokenLogprobs:
@@ -62,6 +61,12 @@ def selected_logprobs(
     float32. With p the distribution, H its entropy and T the temperature, the derivatives by logits are (onehot - p) / T,
     -p (log p + H) / T and p / T. The temperature carries no gradient.
     """
+    found: Any = _selected(hidden, output, token_ids, temperature, rule)
+    return TokenLogprobs(*found)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _selected(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array, rule: VocabularyRule) -> TokenLogprobs:
     return _forward(hidden, output, token_ids, temperature, rule)
 
 
@@ -113,7 +118,7 @@ def _backward(rule: VocabularyRule, saved: tuple[jax.Array, ...], cotangents: To
     return dhidden, doutput.astype(output.dtype), np.zeros(token_ids.shape, jax.dtypes.float0), jnp.zeros_like(temperature)
 
 
-selected_logprobs.defvjp(_forward_saving, _backward)
+_selected.defvjp(_forward_saving, _backward)
 
 
 def _logits(states: jax.Array, matrix: jax.Array, rule: VocabularyRule) -> jax.Array:

@@ -6,7 +6,7 @@ device, and only the activations that XLA would place badly are pinned by `const
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ from slipstream.models.spec import ModelSpec
 Role = Literal["learner", "sampler"]
 MESH_AXES = ("data", "fsdp", "tensor", "expert")
 
-_TENSOR: Mapping[str, str] = {name: "tensor" for name in ("vocab", "heads", "kv_heads", "mlp", "expert_mlp")}
+_TENSOR: Mapping[str, str] = dict.fromkeys(("vocab", "heads", "kv_heads", "mlp", "expert_mlp"), "tensor")
 TABLES: Mapping[Role, Mapping[str, str]] = {
     "learner": {**_TENSOR, "expert": "expert", "embed": "fsdp"},
     "sampler": {**_TENSOR, "expert": "expert"},  # whole weights on every data row: a token's matrices are not worth a gather
@@ -26,9 +26,7 @@ TABLES: Mapping[Role, Mapping[str, str]] = {
 BATCH = ("data", "fsdp", "expert")  # mesh axes over which rows of tokens are spread
 
 
-def make_mesh(
-    *, data: int = 1, fsdp: int = 1, tensor: int = 1, expert: int = 1, devices: Sequence[jax.Device] | None = None
-) -> Mesh:
+def make_mesh(*, data: int = 1, fsdp: int = 1, tensor: int = 1, expert: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
     """A mesh of the given axis sizes over `devices` (default: all). Raises ValueError where the product is not their number."""
     sizes = (data, fsdp, tensor, expert)
     devices = jax.devices() if devices is None else devices

@@ -10,6 +10,7 @@ from slipstream.models.parameters import Params, initialise
 from slipstream.models.spec import ModelSpec, RopeSpec
 from slipstream.runtime.pretrained import model_directory, read_pretrained
 from slipstream.text.chat import read_chat_template
+from slipstream.text.template_check import check_template
 from slipstream.text.tokenizer import Tokenizer
 from slipstream.weights.files import read_params
 
@@ -21,6 +22,7 @@ class Policy:
     spec: ModelSpec
     params: Params
     task: Task
+    template_faults: tuple[str, ...] = ()  # where the chat template does not keep to token ids; see `text.template_check`
 
 
 def open_policy(config: RunConfig) -> Policy:
@@ -57,8 +59,10 @@ def _scratch(config: RunConfig, source: ScratchModel) -> Policy:
 def _pretrained(config: RunConfig, source: PretrainedModel) -> Policy:
     directory = model_directory(source)
     spec, tokenizer = read_pretrained(directory)
-    task = build_task(config, tokenizer, read_chat_template(directory))
-    return Policy(spec=spec, params=read_params(directory, spec), task=task)
+    template = read_chat_template(directory)
+    task = build_task(config, tokenizer, template)
+    faults = tuple(str(fault) for fault in check_template(template, tokenizer))
+    return Policy(spec=spec, params=read_params(directory, spec), task=task, template_faults=faults)
 
 
 def _check_lengths(config: RunConfig, policy: Policy) -> None:

@@ -103,6 +103,9 @@ class _Job:
         for note in self.policy.task.notes:
             events.emit("source", "skipped", detail=note)
             self.progress.note(note)
+        for fault in self.policy.template_faults:
+            events.emit("source", "template_fault", detail=fault)
+            self.progress.note(f"chat template, {fault}")
         if checkpoint is None:
             self._begin(parts, stop)
         else:

@@ -97,14 +97,18 @@ class Learner:
         tokens = _trained_tokens(sequences)
         metrics = step_statistics(_concatenate(tables), max(1, tokens))
         waste = padding_waste([microbatch for group in packed for microbatch in group])
-        return metrics | _expert_metrics(loads) | {
-            "tokens": float(tokens),
-            "lr": rate,
-            "grad_norm": float(np.max(grad_norms)),
-            "update_norm": max(update_norms),
-            "nonfinite_updates": float(sum(not np.isfinite(norm) for norm in grad_norms)),
-            "padding_waste": waste,
-        }
+        return (
+            metrics
+            | _expert_metrics(loads)
+            | {
+                "tokens": float(tokens),
+                "lr": rate,
+                "grad_norm": float(np.max(grad_norms)),
+                "update_norm": max(update_norms),
+                "nonfinite_updates": float(sum(not np.isfinite(norm) for norm in grad_norms)),
+                "padding_waste": waste,
+            }
+        )
 
     def score(self, sequences: Sequence[TrainingSequence], weights: WeightVersion) -> list[np.ndarray]:
         """Log-probs of each sequence's tokens [tokens] under given weights; 0 for the first and for a prompt shared with a neighbour."""

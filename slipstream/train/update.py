@@ -17,9 +17,9 @@ from slipstream.models.attention.rule import PackedRows
 from slipstream.models.decoder import packed_hidden_states
 from slipstream.models.logprobs import selected_logprobs, vocabulary_rule
 from slipstream.models.parameters import Params, output_matrix
-from slipstream.models.weight import Precision
 from slipstream.models.quant import COMPUTE
 from slipstream.models.spec import ModelSpec
+from slipstream.models.weight import Precision
 from slipstream.train.objectives import TokenLoss
 from slipstream.train.packing import Microbatch
 

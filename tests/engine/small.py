@@ -16,7 +16,17 @@ from slipstream.models.parameters import Params, declarations, from_leaves
 from slipstream.models.spec import ModelSpec, RopeSpec
 
 SPEC = ModelSpec(
-    vocab=17, d_model=32, layers=2, heads=4, kv_heads=2, head_dim=8, d_ff=40, rope=RopeSpec(theta=1e4), norm_eps=1e-5, tied=False, context=64
+    vocab=17,
+    d_model=32,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    head_dim=8,
+    d_ff=40,
+    rope=RopeSpec(theta=1e4),
+    norm_eps=1e-5,
+    tied=False,
+    context=64,
 )
 STOP = 0
 SLOTS, MAX_TOKENS, PER_DISPATCH = 4, 37, 3

@@ -29,9 +29,7 @@ def weights_of(family: str) -> WeightVersion:
 
 
 def sampler(spec: ModelSpec, family: str, precision: Precision = "f32") -> Engine:
-    made = Engine(
-        spec, id="test", clock=ManualClock(), slots=4, max_tokens=80, tokens_per_dispatch=4, stop_ids=(), precision=precision
-    )
+    made = Engine(spec, id="test", clock=ManualClock(), slots=4, max_tokens=80, tokens_per_dispatch=4, stop_ids=(), precision=precision)
     made.load(weights_of(family))
     return made
 
@@ -39,9 +37,7 @@ def sampler(spec: ModelSpec, family: str, precision: Precision = "f32") -> Engin
 def asked(family: str, new: int = 24, temperature: float = 1.0) -> list[SampleRequest]:
     known = golden(family)
     prompts = [known.tokens[:20], known.tokens_b, known.tokens_c, known.tokens_b]
-    return [
-        request(f"r{index}", prompt % KNOWN, new=new, temperature=temperature, stop_ids=()) for index, prompt in enumerate(prompts)
-    ]
+    return [request(f"r{index}", prompt % KNOWN, new=new, temperature=temperature, stop_ids=()) for index, prompt in enumerate(prompts)]
 
 
 def scores(spec: ModelSpec, family: str, requests: list[SampleRequest], found: dict, temperature: float) -> list[np.ndarray]:

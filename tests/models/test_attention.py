@@ -6,7 +6,7 @@ The oracle below goes query by query in float64 numpy and shares nothing with th
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -27,7 +27,6 @@ from slipstream.models.spec import ModelSpec, RopeSpec
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 8
 PLAIN, CAPPED = AttentionRule(scale=0.4), AttentionRule(scale=0.4, softcap=1.5)
-RULES = {"plain": PLAIN, "softcap": CAPPED}
 IMPLEMENTATIONS = {"dense": dense, "chunked": chunked}
 
 
@@ -80,20 +79,22 @@ def oracle(q, k, v, cotangent, rows: PackedRows, window: int, rule: AttentionRul
     return [array[None] for array in (mixed, dq, dk, dv)]
 
 
-def computed(attention, inputs: list, rows: PackedRows, window, rule: AttentionRule, wrap=lambda run: run) -> list[np.ndarray]:
-    """The same four from an implementation, compiled."""
+def apply(attention, q, k, v, rows: PackedRows, window, rule: AttentionRule) -> jax.Array:
+    return attention(q, k, v, rows, window, rule)
 
-    def run(q, k, v, window):
-        return attention(q, k, v, rows, window, rule)
 
-    @jax.jit
-    def all_four(q, k, v, cotangent, window_array):
-        mixed, pullback = jax.vjp(lambda *parts: wrap(run)(*parts, window if isinstance(window, int) else window_array), q, k, v)
-        return mixed, *pullback(cotangent)
-
-    found = all_four(*(jnp.asarray(array) for array in inputs), jnp.asarray(window))
+def computed(attention, inputs: list, rows: PackedRows, window, rule: AttentionRule, run=apply) -> list[np.ndarray]:
+    """The same four from an implementation, compiled. A window that is a Python number is fixed when compiling."""
+    fixed = window if isinstance(window, int) else None
+    found = _computed(attention, rule, run, fixed, *(jnp.asarray(array) for array in inputs), rows, jnp.asarray(window))
     assert all(array.dtype == inputs[0].dtype for array in found)
     return [np.asarray(array, np.float32) for array in found]
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _computed(attention, rule, run, fixed, q, k, v, cotangent, rows, window):
+    mixed, pullback = jax.vjp(lambda *parts: run(attention, *parts, rows, window if fixed is None else fixed, rule), q, k, v)
+    return mixed, *pullback(cotangent)
 
 
 def without_padding(cotangent: np.ndarray, rows: PackedRows) -> np.ndarray:
@@ -110,15 +111,14 @@ def compare(found: list[np.ndarray], expected: list[np.ndarray], rows: PackedRow
 
 
 @pytest.mark.parametrize("attention", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS)
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@pytest.mark.parametrize("window", [0, 4, jnp.int32(4)], ids=["all", "window", "traced"])
+@pytest.mark.parametrize(("window", "rule"), [(0, CAPPED), (4, PLAIN), (jnp.int32(4), CAPPED)], ids=str)
 def test_a_short_row_is_the_definition(attention, rule: AttentionRule, window) -> None:
     q, k, v, cotangent = drawn(27)
     inputs = [q, k, v, without_padding(cotangent, SHORT)]
     compare(computed(attention, inputs, SHORT, window, rule), oracle(*inputs, SHORT, int(window), rule), SHORT, 2e-6)
 
 
-@pytest.fixture(scope="module", params=[(0, CAPPED), (150, PLAIN), (40, CAPPED)], ids=str)
+@pytest.fixture(scope="module", params=[(0, CAPPED), (150, PLAIN)], ids=str)
 def long_row(request: pytest.FixtureRequest):
     """Window, rule, inputs and what the definition gives; windows reach across one block's edge, or two."""
     window, rule = request.param
@@ -132,11 +132,12 @@ def test_blocks_of_a_long_row_are_the_definition(long_row) -> None:
     compare(computed(chunked, inputs, LONG, jnp.int32(window), rule), expected, LONG, 2e-6)
 
 
-def test_rounding_is_all_that_bfloat16_changes(long_row) -> None:
-    """Factors have 8 bits; 2 % of the largest entry is about five roundings."""
-    window, rule, inputs, expected = long_row
+def test_rounding_is_all_that_bfloat16_changes() -> None:
+    """Factors have 8 bits; 2 % of the largest entry is about five roundings. The window crosses edges of blocks."""
+    q, k, v, cotangent = drawn(347)
+    inputs = [q, k, v, without_padding(cotangent, LONG)]
     halves = [jnp.asarray(array, jnp.bfloat16) for array in inputs]
-    compare(computed(chunked, halves, LONG, window, rule), expected, LONG, 0.02)
+    compare(computed(chunked, halves, LONG, 40, CAPPED), oracle(*inputs, LONG, 40, CAPPED), LONG, 0.02)
 
 
 @pytest.mark.parametrize("attention", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS)
@@ -145,12 +146,9 @@ def test_layers_in_a_checkpointed_scan_with_traced_windows(attention) -> None:
     q, k, v, cotangent = drawn(347)
     inputs, windows = [q, k, v, without_padding(cotangent, LONG)], (0, 33)
 
-    def layers(run):
-        def both(q, k, v, _):
-            step = jax.checkpoint(lambda q, window: (run(q, k, v, window), None))
-            return jax.lax.scan(step, q, jnp.asarray(windows))[0]
-
-        return both
+    def layers(attention, q, k, v, rows, _, rule):
+        step = jax.checkpoint(lambda q, window: (attention(q, k, v, rows, window, rule), None))
+        return jax.lax.scan(step, q, jnp.asarray(windows))[0]
 
     found = computed(attention, inputs, LONG, 0, CAPPED, layers)
     first = oracle(*inputs, LONG, windows[0], CAPPED)
@@ -216,10 +214,10 @@ def test_blocks_that_nobody_sees_are_not_computed(case) -> None:
     for query in range(3):
         if query not in clean:
             inputs[3][:, query * BLOCK : (query + 1) * BLOCK] = 0
-    before = computed(chunked, inputs, rows, window, PLAIN)
+    before = computed(chunked, inputs, rows, jnp.int32(window), PLAIN)
     for array in inputs[:3]:
         array[:, poisoned * BLOCK : (poisoned + 1) * BLOCK] = np.nan
-    after = computed(chunked, inputs, rows, window, PLAIN)
+    after = computed(chunked, inputs, rows, jnp.int32(window), PLAIN)
     checked = 4 if rows is BLOCKS else 2  # keys that a poisoned query sees have poisoned gradients
     for query in clean:
         place = slice(query * BLOCK, (query + 1) * BLOCK)
@@ -228,16 +226,15 @@ def test_blocks_that_nobody_sees_are_not_computed(case) -> None:
 
 
 @pytest.mark.parametrize("attention", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS)
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_finite_garbage_of_others_is_not_felt(attention, rule: AttentionRule) -> None:
+def test_finite_garbage_of_others_is_not_felt(attention) -> None:
     """Values of 1e15 in a stranger's segment, a branch and padding of the same block: the rest is the same to the bit, gradients too."""
     q, k, v, cotangent = drawn(27)
     felt = np.isin(np.asarray(SHORT.segments)[0], (1, 3))
     cotangent[:, ~felt] = 0
-    before = computed(attention, [q, k, v, cotangent], SHORT, 0, rule)
+    before = computed(attention, [q, k, v, cotangent], SHORT, 0, CAPPED)
     for array in (q, k, v):
         array[:, ~felt] = 1e15
-    after = computed(attention, [q, k, v, cotangent], SHORT, 0, rule)
+    after = computed(attention, [q, k, v, cotangent], SHORT, 0, CAPPED)
     for ours, theirs in zip(after, before, strict=True):
         np.testing.assert_array_equal(ours[:, felt], theirs[:, felt])
     for gradient in after[1:]:
@@ -369,11 +366,6 @@ def forgets_the_parent(q, k, v, rows, window, rule):
     return dense(q, k, v, replace(rows, parents=rows.segments), window, rule)
 
 
-def forgets_the_segments(q, k, v, rows, window, rule):
-    one = jnp.ones_like(rows.segments)
-    return dense(q, k, v, PackedRows(segments=one, parents=one, positions=rows.positions), window, rule)
-
-
 def forgets_the_window(q, k, v, rows, window, rule):
     return dense(q, k, v, rows, 0, rule)
 
@@ -394,10 +386,7 @@ def has_a_nan_gradient(q, k, v, rows, window, rule):
     return dense(q, k, v, rows, window, rule) + 0 * jnp.sqrt(0 * q)
 
 
-WRONG = [
-    *(sees_the_next, forgets_the_parent, forgets_the_segments, forgets_the_window, forgets_the_softcap),
-    *(gives_nan, has_a_wrong_gradient, has_a_nan_gradient),
-]
+WRONG = [sees_the_next, forgets_the_parent, forgets_the_window, forgets_the_softcap, has_a_wrong_gradient, has_a_nan_gradient]
 SHAPE: dict[str, Any] = {"heads": 4, "kv_heads": 2, "head_dim": 8, "rule": AttentionRule(scale=0.4, softcap=2.0)}
 
 
@@ -415,7 +404,7 @@ def fresh_probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("planted", "dtype"),
-    [*((wrong, "float32") for wrong in WRONG), (sees_the_next, "bfloat16"), (has_a_wrong_gradient, "bfloat16")],
+    [*((wrong, "float32") for wrong in WRONG), (has_a_wrong_gradient, "bfloat16")],
     ids=lambda given: given if isinstance(given, str) else given.__name__,
 )
 @pytest.mark.usefixtures("fresh_probe")
@@ -470,7 +459,6 @@ def test_the_choice_is_the_same_every_time() -> None:
     choices = []
     for _ in range(2):
         registry.probe.cache_clear()
-        remembered.cache_clear()
         choices.append([registry.probe(kind, dtype="float32", **SHAPE) for kind in ("packed", "paged")])
     assert choices[0] == choices[1]
     assert [[candidate.name for candidate in found] for found in choices[0]] == [["chunked"], ["by_page"]]

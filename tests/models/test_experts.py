@@ -214,7 +214,7 @@ def test_unused_blocks_are_skipped_forward_and_backward(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
 def test_quantised_experts(precision) -> None:
-    """A mixture of eight-bit experts is that of their widened values, and so is its gradient by the rows: the base may be frozen."""
+    """A mixture of eight-bit experts is that of their widened values."""
     matrices = drawn()
     eight = [quantise(jnp.asarray(matrix), (1,), precision) for matrix in matrices[2:]]
     wide = [np.asarray(matrix.stored.astype(jnp.float32)) * np.asarray(matrix.scale)[:, None, :] for matrix in eight]
@@ -223,8 +223,12 @@ def test_quantised_experts(precision) -> None:
     expected, _ = oracle(*matrices[:2], *wide, SPEC)
     np.testing.assert_allclose(mixed, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
 
-    def loss(x, *experts):
-        return jnp.sum(mixture(x, matrices[1], *experts, SPEC, "silu", None)[0] * COTANGENT)
 
-    by_rows, by_wide = (jax.jit(jax.grad(loss))(matrices[0], *experts) for experts in (eight, map(jnp.asarray, wide)))
-    np.testing.assert_allclose(by_rows, by_wide, rtol=0, atol=5e-6 * np.abs(np.asarray(by_wide)).max())
+def test_a_gradient_goes_through_quantised_experts() -> None:
+    """By the rows, as a frozen base needs it: that of the widened matrices."""
+    x, router, *matrices = drawn()
+    eight = [quantise(jnp.asarray(matrix), (1,), "int8") for matrix in matrices]
+    wide = [matrix.stored.astype(jnp.float32) * matrix.scale[:, None, :] for matrix in eight]
+    found = jax.jit(jax.grad(lambda x: jnp.sum(mixture(x, jnp.asarray(router), *eight, SPEC, "silu", None)[0] * COTANGENT)))(x)
+    expected = jax.jit(jax.grad(lambda x: jnp.sum(every_expert(x, router, *wide, SPEC) * COTANGENT)))(x)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=5e-6 * np.abs(np.asarray(expected)).max())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -135,15 +136,15 @@ def test_the_gradient_by_adapters_is_the_slope_and_the_base_needs_none() -> None
     def loss(adapters: Adapters, params: Params) -> jax.Array:
         return jnp.sum(jnp.sin(row_logits(jax.lax.stop_gradient(params), spec, adapters, TOKENS)))
 
-    fresh = initial_adapters(spec, ALL, seed=0)
-    by_adapters, by_params = jax.jit(jax.grad(loss, (0, 1)))(fresh, params)
+    slopes = jax.jit(jax.grad(loss, (0, 1)))
+    by_adapters, by_params = slopes(initial_adapters(spec, ALL, seed=0), params)
     assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(by_params))
     for name in TARGETS:
         gradient = getattr(by_adapters.layers, name)
         assert not np.asarray(gradient.down).any(), name
         assert (np.abs(np.asarray(gradient.up)).reshape(spec.layers, -1).max(axis=1) > 0).all(), name
     adapters, rng = random_adapters(spec, ALL), np.random.default_rng(1)
-    gradient, _ = jax.jit(jax.grad(loss, (0, 1)))(adapters, params)
+    gradient, _ = slopes(adapters, params)
     direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32) * (leaf.ndim > 1), adapters)
     ends = [float(loss(jax.tree.map(lambda a, d, s=sign: a + s * 1e-3 * d, adapters, direction), params)) for sign in (1, -1)]
     slope = sum(float(jnp.sum(g * d)) for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
@@ -241,8 +242,6 @@ def test_rank_stabilised_adapters_are_scaled_by_the_root_of_the_rank(tmp_path: P
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_files_are_widened(tmp_path: Path, dtype: str) -> None:
     """The golden tensors are exact in bfloat16, and small enough for float16 to round them little."""
-    import ml_dtypes
-
     halves = {
         name: tensor.astype(np.dtype(getattr(ml_dtypes, dtype, dtype)))
         for name, tensor in load_file(ADAPTER / "adapter_model.safetensors").items()

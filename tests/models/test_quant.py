@@ -1,6 +1,6 @@
 """Weights in fewer bits: how far each one may move, what stays as it is, and that a quantised tree is a tree like any other."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -127,7 +127,7 @@ def test_eight_bits_are_exact_in_bfloat16() -> None:
 def test_which_parameters_are_quantised(family: str, precision: Precision) -> None:
     """Matrices of layers, experts' too, and an untied output; embeddings (a tied one is also the output), norms, biases, routers not."""
     spec, params = golden_model(family)
-    found = at_precision(params, spec, precision)
+    found = golden_at(family, precision)
     assert (found.head is None) == spec.tied
     eight = set()
     for declaration in declarations(spec):
@@ -143,6 +143,13 @@ def test_which_parameters_are_quantised(family: str, precision: Precision) -> No
             np.testing.assert_array_equal(value, before.astype(dtype))
             assert value.dtype == dtype
     assert eight == ((MATRICES | (set() if spec.tied else {"head"})) if precision in ("int8", "fp8") else set())
+
+
+@cache
+def golden_at(family: str, precision: Precision) -> Params:
+    """A golden model as a sampler of that precision holds it; compiled, for all its matrices at once."""
+    spec, params = golden_model(family)
+    return jax.jit(at_precision, static_argnums=(1, 2))(params, spec, precision)
 
 
 @partial(jax.jit, static_argnames=("spec", "scan"))
@@ -170,9 +177,9 @@ DISTANCES: dict[tuple[str, Precision], float] = {
 @pytest.mark.parametrize(("family", "precision"), DISTANCES)
 def test_whole_models_in_fewer_bits(family: str, precision: Precision) -> None:
     """Logits stay near those of transformers in float32, and the best token is mostly the same."""
-    spec, params = golden_model(family)
+    spec, _ = golden_model(family)
     known = golden(family)
-    found = np.asarray(row_logits(at_precision(params, spec, precision), spec, known.tokens))
+    found = np.asarray(row_logits(golden_at(family, precision), spec, known.tokens))
     off = np.sqrt(np.mean((found - known.logits) ** 2)) / known.logits.std()
     assert 0 < off < DISTANCES[family, precision]
     same = np.mean(found.argmax(-1) == known.logits.argmax(-1))
@@ -181,8 +188,8 @@ def test_whole_models_in_fewer_bits(family: str, precision: Precision) -> None:
 
 def test_a_quantised_tree_is_a_tree_like_any_other() -> None:
     """Through jit, scan, unstacking and back through leaves: the unrolled layers compute what the scanned ones do."""
-    spec, params = golden_model("llama")
-    eight = at_precision(params, spec, "int8")
+    spec, _ = golden_model("llama")
+    eight = golden_at("llama", "int8")
     tokens = golden("llama").tokens
     apart = unstack(eight)
     assert isinstance(apart.layers, tuple)

@@ -6,11 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from slipstream.config.schema import OptimizerSection, WarmStage, WarmStartSection
+from slipstream.config.schema import ModelSection, OptimizerSection, WarmStage, WarmStartSection
 from slipstream.core.records import TrainingSequence, WeightVersion
 from slipstream.train import learner as learner_module
 from slipstream.train.learner import Learner
 from slipstream.train.optimizer import reinforcement_schedule, warm_start_schedule
+from tests.models.families import golden_model
 from tests.models.llama_oracle import file_tensors, log_softmax, oracle_logits
 from tests.train.small import SPEC, assert_bit_equal, batch, config, learner, params
 
@@ -194,3 +195,20 @@ def test_the_first_step_moves_by_the_first_learning_rate() -> None:
     assert metrics["lr"] == pytest.approx(0.01)
     moves = jax.tree.map(lambda new, old: float(np.abs(np.asarray(new) - np.asarray(old)).max()), running.weights().params, params())
     assert max(jax.tree.leaves(moves)) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_mixture_of_experts_tells_its_load_and_bfloat16_is_near_float32() -> None:
+    """Eight experts, two a token: the busiest has between 1 (all used evenly) and 4 (always chosen) times the mean."""
+    spec, weights = golden_model("qwen3_moe")
+    found, scores = {}, {}
+    for precision in ("f32", "bf16"):
+        model = ModelSection.model_validate({"learner_precision": precision, "learner_layers": "scan"})
+        made = Learner(config().model_copy(update={"model": model}), spec, weights)
+        made.begin_reinforcement()
+        scores[precision] = np.concatenate(made.score(SEQUENCES, made.weights()))
+        found[precision] = made.step(SEQUENCES)
+        assert 1 <= found[precision]["expert_load_max"] <= 4
+        assert {leaf.dtype for leaf in jax.tree.leaves(made.weights().params)} == {np.dtype(np.float32)}
+    assert 0 < np.abs(scores["bf16"] - scores["f32"]).mean() < 0.1
+    assert found["bf16"]["grad_norm"] == pytest.approx(found["f32"]["grad_norm"], rel=0.2)
+    assert found["bf16"]["grad_norm"] != found["f32"]["grad_norm"]

@@ -5,15 +5,25 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 
+class Weights(StrEnum):
+    """Precisions of a sampler's weights."""
+
+    F32 = "f32"
+    BF16 = "bf16"
+    INT8 = "int8"
+    FP8 = "fp8"
+
+
 def models_command(
     model: Annotated[Path, typer.Option("--model", help="Model directory.")] = Path("models/SmolLM2-135M-Instruct"),
-    precision: Annotated[list[str] | None, typer.Option(help="f32, bf16, int8 or fp8 for decoding; repeatable; default f32, bf16.")] = None,
+    precision: Annotated[list[Weights] | None, typer.Option(help="Of prefill and decoding; repeatable; default f32 and bf16.")] = None,
     slots: Annotated[list[int] | None, typer.Option(help="Sequences decoded at once; repeatable; default 8 and 32.")] = None,
 ) -> None:
     """Tokens/s, compile seconds and memory of prefill, decode and training, and each one's share of what the machine could do.
@@ -29,7 +39,7 @@ def models_command(
     params = read_params(model, spec)
     limits = measure_limits()
     rows = []
-    for kind in precision or ["f32", "bf16"]:
+    for kind in [choice.value for choice in precision or (Weights.F32, Weights.BF16)]:
         rows.append(_tell(_prefill(spec, params, limits, kind)))
         rows += [_tell(_decode(spec, params, limits, kind, count)) for count in slots or [8, 32]]
     rows += [_tell(_training(spec, params, limits, scan)) for scan in (True, False)]
@@ -97,8 +107,15 @@ def _training(spec, params, limits, scan: bool, rows: int = 4, tokens: int = 128
 
     ids = np.ones((rows, tokens), np.int32)
     numbers = {name: np.ones((rows, tokens), np.float32) for name in ("loss_mask", "advantages", "behaviour_logprobs")}
+    places = ids * np.arange(tokens, dtype=np.int32)
     batch = Microbatch(
-        token_ids=ids, positions=ids * np.arange(tokens, dtype=np.int32), segment_ids=ids, parent_ids=ids, targets=ids, versions=ids, **numbers
+        token_ids=ids,
+        positions=places,
+        segment_ids=ids,
+        parent_ids=ids,
+        targets=ids,
+        versions=ids,
+        **numbers,
     )
     layout = Layout(scan=scan, remat=True)
     one = jnp.float32(1.0)
@@ -135,7 +152,7 @@ def _row(
     }
 
 
-def _prepared(spec, params, precision: str):
+def _prepared(spec, params, precision):
     from slipstream.models.parameters import unstack
     from slipstream.models.quant import COMPUTE, at_precision
 
