@@ -7,8 +7,11 @@ import typer
 from slipstream import __version__
 from slipstream.cli.bench import bench_app
 from slipstream.cli.export import export_command
+from slipstream.cli.generate import generate_command
 from slipstream.cli.import_gguf import import_gguf_command
 from slipstream.cli.report import report_command
+from slipstream.cli.score import score_command
+from slipstream.cli.serve import serve_command
 from slipstream.cli.train import train_command
 from slipstream.core.errors import SlipstreamError
 
@@ -21,6 +24,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("train")(train_command)
+app.command("generate")(generate_command)
+app.command("score")(score_command)
+app.command("serve")(serve_command)
 app.command("report")(report_command)
 app.command("export")(export_command)
 app.command("import-gguf")(import_gguf_command)

@@ -8,7 +8,7 @@ from slipstream.core.errors import Problem
 
 def contradictions(config: RunConfig) -> list[Problem]:
     """Every problem between fields of an otherwise well-formed tree; an empty list means it can run."""
-    return [*_mode(config), *_batch(config), *_objective(config), *_warm_start(config), *_model_and_task(config)]
+    return [*_mode(config), *_batch(config), *_objective(config), *_warm_start(config), *_model_and_task(config), *_exactness(config)]
 
 
 def _problem(field: str, value: object, fix: str) -> Problem:
@@ -60,6 +60,21 @@ def _why_nothing_is_clipped(config: RunConfig) -> str:
     if name == "ppo" and single and config.mode.kind == "sync":
         return "with mode.kind=sync and batch.minibatches=1 the samples are the policy's own, so that nothing is clipped"
     return ""
+
+
+def _exactness(config: RunConfig) -> list[Problem]:
+    """Exact numerics promise equal bits, so sampler and learner must round to the same numbers and cut rows into the same pages."""
+    if config.model.numerics != "exact":
+        return []
+    problems: list[Problem] = []
+    sampler, learner, page = config.sampling.precision, config.model.learner_precision, config.sampling.page_tokens
+    if sampler != learner:
+        fix = f"model.numerics=exact needs the learner's precision, model.learner_precision={learner}; make them equal"
+        problems.append(_problem("sampling.precision", sampler, fix))
+    if config.batch.row_tokens % page:
+        fix = f"model.numerics=exact cuts rows into pages of sampling.page_tokens = {page}; make it a multiple"
+        problems.append(_problem("batch.row_tokens", config.batch.row_tokens, fix))
+    return problems
 
 
 def _warm_start(config: RunConfig) -> list[Problem]:

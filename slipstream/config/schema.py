@@ -67,6 +67,8 @@ class ModelSection(Section):
     """How the learner's layers are compiled: unrolled runs faster when small, scanned compiles faster when deep."""
     remat: bool = False
     """Recompute each layer's activations in the backward pass: less memory, a little more time; for deep models."""
+    numerics: Literal["fast", "exact"] = "fast"
+    """`exact`: sampler and learner give the same log-prob to the bit at equal weights; costs time. `fast`: to rounding."""
     learner_precision: Literal["f32", "bf16"] = "f32"
     """Activations and products of the learner; master weights stay float32. bf16 is for accelerators: on CPU it is slower."""
 
@@ -166,6 +168,10 @@ class SamplingSection(Section):
     """Samples that run at once in one engine; fewer than a batch, so that new weights meet running samples."""
     tokens_per_dispatch: Positive = 4
     """Decode steps between two looks at new requests and new weights."""
+    page_tokens: Literal[8, 16, 32, 64] = 16
+    """Positions of one page of the key/value cache; part of the arithmetic when numerics are exact."""
+    kv_on_swap: Literal["keep", "recompute"] = "keep"
+    """Keys and values of older weights when new ones arrive: kept (harmless, and free) or computed again."""
     precision: Literal["f32", "bf16", "int8", "fp8"] = "f32"
     """Weights of the sampler; below f32 its log-probs differ from the learner's, and the objective corrects for it."""
 

@@ -83,6 +83,11 @@ class SampleRequest:
     max_new_tokens: int
     temperature: float  # 0 means greedy
     stop_ids: tuple[int, ...]
+    top_k: int = -1  # only the k likeliest tokens; -1, or at least the vocabulary: all
+    top_p: float = 1.0  # only the likeliest tokens that reach this probability together; 1: all
+    min_p: float = 0.0  # only tokens at least this share as likely as the likeliest; 0: all
+    min_new_tokens: int = 0  # no stop token before so many tokens
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, addition to its logit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +98,7 @@ class Sample:
     completion_ids: np.ndarray  # int32 [completion_tokens], the stop token included
     logprobs: np.ndarray  # float32 [completion_tokens], behaviour log-prob of each token
     versions: np.ndarray  # int32 [completion_tokens], policy version that drew each token
+    raw_logprobs: np.ndarray | None = None  # float32 [completion_tokens], before top-k, top-p, min-p and bias; None: the same
     finish_reason: FinishReason
     slot: int  # engine row it ran in, for the lanes of the report
     started_s: float  # run clock, first dispatch

@@ -1,48 +1,54 @@
-"""The engine: an actor that keeps its slots full. Implements `core.ports.Sampler`; called by one thread only.
+"""The engine: an actor that keeps its rows full. Implements `core.ports.Sampler`; called by one thread only.
 
-`step` admits waiting requests into free slots, dispatches a few decode steps, and returns the samples that ended. New
-weights take effect between two dispatches; each token remembers the version that drew it.
+`step` makes one dispatch of what the scheduler plans: copies of pages, chunks of prompts, a few decode steps in every row; and
+returns the samples that ended. New weights take effect between two dispatches; each token remembers the version that drew it.
 """
 
-import math
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from slipstream.core.clock import Clock
 from slipstream.core.errors import RunFailed
 from slipstream.core.records import FinishReason, Sample, SampleRequest, WeightVersion
-from slipstream.engine.admission import bucket, plan_prefill
-from slipstream.engine.decode import Cache, decode, empty_cache, prefill
-from slipstream.engine.rows import SlotTable
+from slipstream.engine.plan import Decoding, Outcome, Plan, RequestKey
+from slipstream.engine.programs import copy_pages, decode, prefill
+from slipstream.engine.requests import check_request, restricts
+from slipstream.engine.rows import SamplingTable
+from slipstream.engine.scheduler import Scheduler, State
+from slipstream.engine.units import Shapes, copy_arguments, decode_rows, prefill_calls
+from slipstream.models.decoder import empty_pages
+from slipstream.models.numerics import EXACT, FAST, Numerics, barriers_hold
 from slipstream.models.parameters import Params, unstack
 from slipstream.models.quant import COMPUTE, at_precision
 from slipstream.models.spec import ModelSpec
 from slipstream.models.weight import Precision
 
-PROMPTS_PER_PREFILL = 8  # distinct prompts of one prefill call; fixed, so that shapes (and bits) never depend on load
+PREFILL_TOKENS = 128  # of one prefill call; fixed, so that shapes (and bits) never depend on load
 
 
 @dataclass(slots=True)
-class _Running:
-    """A request that holds a slot, and what it has drawn so far."""
+class _Request:
+    """A request that has not ended, and what it has drawn so far."""
 
     request: SampleRequest
-    started_s: float
+    row: int = -1
+    started_s: float | None = None  # when it was first computed on
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    raw_logprobs: list[float] | None = None  # kept for requests that truncate or bias
     versions: list[int] = field(default_factory=list)
 
 
 class Engine:
     """A batched sampler on one device.
 
-    `max_tokens` bounds prompt plus completion; the cache holds that many positions a slot. `weights` must be loaded before
-    the first step. Raises ValueError for a request that cannot fit or be drawn.
+    `max_tokens` bounds prompt plus completion. `pages` of `page_tokens` positions hold keys and values (default: enough for every
+    row's longest sequence); where they run out, the latest sequences give theirs up and are computed again. `exact` makes every
+    log-prob the learner's to the bit. `on_swap` says what becomes of keys and values of older weights. `load` comes before the
+    first `step`. Raises ValueError for a request that cannot fit or be drawn, RunFailed where exactness cannot be had.
     """
 
     def __init__(
@@ -54,116 +60,159 @@ class Engine:
         slots: int,
         max_tokens: int,
         tokens_per_dispatch: int,
-        stop_ids: Sequence[int],
         precision: Precision = "f32",
+        exact: bool = False,
+        page_tokens: int = 16,
+        pages: int | None = None,
+        on_swap: Literal["keep", "recompute"] = "keep",
     ) -> None:
         self.id = id
-        self.sampler_class = f"{jax.default_backend()}/{precision}"
-        self._spec, self._clock, self._slots = spec, clock, slots
+        self.sampler_class = f"{jax.default_backend()}/{precision}" + ("/exact" if exact else "")
+        self._spec, self._clock, self._slots, self._max_tokens = spec, clock, slots, max_tokens
         self._precision: Precision = precision
-        self._max_tokens = max_tokens
-        self._tokens_per_dispatch = tokens_per_dispatch
-        self._stop_ids = jnp.asarray(list(stop_ids), jnp.int32)
-        self._stops = frozenset(stop_ids)
-        self._cache: Cache = empty_cache(spec, slots, self._cache_tokens(), COMPUTE[precision])
-        self._table = SlotTable(slots)
+        self._numerics: Numerics = EXACT if exact else FAST
+        if exact and not barriers_hold():
+            raise RunFailed("exact mode: this compiler does not keep barriers between operations; use numerics = fast")
+        self._on_swap = on_swap
+        self._known = spec.vocab if spec.known_tokens is None else spec.known_tokens
+        longest = -(-max_tokens // page_tokens)
+        pages = slots * longest if pages is None else pages
+        unit = min(self._numerics.query_tile, page_tokens)
+        self._shapes = Shapes(
+            rows=slots,
+            units=max(1, PREFILL_TOKENS // unit),
+            unit_tokens=unit,
+            table_pages=longest,
+            page_tokens=page_tokens,
+            scratch=pages,
+        )
+        self._steps = tokens_per_dispatch
+        self._scheduler = Scheduler(
+            rows=slots, pages=pages, page_tokens=page_tokens, prefill_tokens=PREFILL_TOKENS, tokens_per_dispatch=tokens_per_dispatch
+        )
+        self._pages = empty_pages(spec, pages + 1, page_tokens, COMPUTE[precision])
+        self._sampling = SamplingTable(slots, self._known)
         self._params: Params | None = None
         self._version = -1
-        self._waiting: deque[SampleRequest] = deque()
-        self._running: dict[int, _Running] = {}
+        self._requests: dict[RequestKey, _Request] = {}
 
     @property
     def version(self) -> int:
         return self._version
 
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._requests) - self.running()
 
     def running(self) -> int:
-        return len(self._running)
+        counts = self._scheduler.counts()
+        return counts[State.RUNNING] + counts[State.PREEMPTED]
 
     def free_slots(self) -> int:
-        return max(0, self._slots - len(self._running) - len(self._waiting))
+        return max(0, self._slots - len(self._requests))
 
     def load(self, weights: WeightVersion) -> None:
         self._params = unstack(at_precision(weights.params, self._spec, self._precision))
         self._version = weights.version
+        if self._on_swap == "recompute":
+            self._scheduler.recompute_all()
 
     def submit(self, request: SampleRequest) -> None:
-        tokens = len(request.prompt_ids)
-        if tokens == 0:
-            raise ValueError(f"request {request.key}: the prompt is empty")
-        if request.max_new_tokens < 1 or tokens + request.max_new_tokens > self._max_tokens:
-            raise ValueError(
-                f"request {request.key}: {tokens} prompt + {request.max_new_tokens} new tokens; at most {self._max_tokens} fit"
-            )
-        if request.prompt_ids.min() < 0 or request.prompt_ids.max() >= self._spec.vocab:
-            raise ValueError(f"request {request.key}: a token id lies outside the vocabulary of {self._spec.vocab}")
-        if frozenset(request.stop_ids) != self._stops:
-            raise ValueError(f"request {request.key}: stop ids {request.stop_ids} differ from the engine's {sorted(self._stops)}")
-        if not 0 <= request.seed < 2**64:
-            raise ValueError(f"request {request.key}: seed {request.seed} is not an unsigned 64-bit number")
-        if not 0 <= request.temperature < math.inf:
-            raise ValueError(f"request {request.key}: temperature {request.temperature} is neither 0 (greedy) nor a positive number")
-        self._waiting.append(request)
+        check_request(request, vocabulary=self._spec.vocab, known=self._known, max_tokens=self._max_tokens)
+        self._scheduler.submit(request.key, request.prompt_ids.tolist(), request.max_new_tokens)
+        raw: list[float] | None = [] if restricts(request, self._known) else None
+        self._requests[request.key] = _Request(request=request, raw_logprobs=raw)
+
+    def abort(self, key: RequestKey) -> Sample | None:
+        """End a request now; what it has drawn, or None where no such request is waiting or running."""
+        if not self._scheduler.abort(key):
+            return None
+        return self._ended(self._requests[key], FinishReason.ABORTED, self._clock.now_s())
+
+    def pause(self) -> None:
+        """`step` does nothing until `resume`; requests keep their places and pages."""
+        self._scheduler.pause()
+
+    def resume(self) -> None:
+        self._scheduler.resume()
+
+    def drawn(self, key: RequestKey, start: int = 0) -> tuple[list[int], list[float], list[int]]:
+        """Tokens, log-probs and versions from the `start`-th on that a request has drawn so far; for streaming."""
+        state = self._requests.get(key)
+        return (state.tokens[start:], state.logprobs[start:], state.versions[start:]) if state else ([], [], [])
 
     def step(self) -> list[Sample]:
-        """Admit, draw up to `tokens_per_dispatch` tokens a slot, return what ended. Nothing to do: an empty list.
+        """One dispatch: up to `tokens_per_dispatch` tokens a row; what ended. Nothing to do: an empty list.
 
         Raises RunFailed when the weights give log-probs that are not finite: no sample of theirs means anything.
         """
         if self._params is None:
             raise RuntimeError(f"engine {self.id} has no weights; call load first")
-        self._admit(self._params)
-        if not self._running:
+        plan = self._prepared_plan(self._params)
+        if plan is None:
             return []
-        self._cache, drawn = decode(self._params, self._spec, self._cache, self._table.rows(), self._stop_ids, self._tokens_per_dispatch)
-        return self._collect(*(np.asarray(array) for array in (drawn.token, drawn.logprob, drawn.valid)))
+        rows = decode_rows(plan.decode, self._sampling.rows(), self._shapes)
+        self._pages, drawn = decode(self._params, self._spec, self._pages, rows, steps=self._steps, numerics=self._numerics)
+        arrays = (np.asarray(array) for array in (drawn.token, drawn.logprob, drawn.raw_logprob, drawn.valid))
+        return self._collect(plan.decode, *arrays)
 
-    def _cache_tokens(self) -> int:
-        """Positions a slot: the token limit, or the longest padded prompt if that is longer."""
-        return max(self._max_tokens, bucket(self._max_tokens - 1))
-
-    def _admit(self, params: Params) -> None:
-        free = [slot for slot in range(self._slots) if slot not in self._running]
-        admitted = [(slot, self._waiting.popleft()) for slot in free[: len(self._waiting)]]
-        if not admitted:
-            return
+    def _seat(self, plan: Plan) -> None:
+        """Requests that are computed on for the first time take their rows."""
         now = self._clock.now_s()
-        for call in plan_prefill(admitted, self._slots, PROMPTS_PER_PREFILL):
-            self._cache = prefill(params, self._spec, self._cache, call.token_ids, call.slots, call.sources)
-        for slot, request in admitted:
-            self._running[slot] = _Running(request=request, started_s=now)
-            self._table.seat(slot, request)
+        for one in (*plan.prefill, *plan.decode):
+            state = self._requests[one.key]
+            if state.started_s is None:
+                state.row, state.started_s = one.row, now
+                self._sampling.seat(one.row, state.request)
 
-    def _collect(self, tokens: np.ndarray, logprobs: np.ndarray, valid: np.ndarray) -> list[Sample]:
+    def _prepared_plan(self, params: Params) -> Plan | None:
+        """The next plan that decodes, its prompts prefilled; plans that only prefill are carried out on the way."""
+        while (plan := self._scheduler.plan(self._version)) is not None:
+            self._seat(plan)
+            self._prepare(plan, params)
+            if plan.decode:
+                return plan
+            self._scheduler.record({})
+        return None
+
+    def _prepare(self, plan: Plan, params: Params) -> None:
+        for sources, targets in copy_arguments(plan.copies, self._shapes):
+            self._pages = copy_pages(self._pages, sources, targets, numerics=self._numerics)
+        for units in prefill_calls(plan.prefill, self._shapes):
+            self._pages = prefill(params, self._spec, self._pages, units, numerics=self._numerics)
+
+    def _collect(
+        self, decoding: tuple[Decoding, ...], tokens: np.ndarray, logprobs: np.ndarray, raw_logprobs: np.ndarray, valid: np.ndarray
+    ) -> list[Sample]:
         if not np.isfinite(logprobs[valid]).all():
             raise RunFailed(f"engine {self.id}: the weights of version {self._version} give log-probs that are not finite")
-        now = self._clock.now_s()
-        finished = []
-        for slot, count in zip(self._running, valid.sum(axis=0)[list(self._running)].tolist(), strict=True):
-            state = self._running[slot]
-            state.tokens.extend(tokens[:count, slot].tolist())
-            state.logprobs.extend(logprobs[:count, slot].tolist())
-            state.versions.extend([self._version] * count)
-            self._table.advance(slot, state.tokens[-1], count)
-            stopped = state.tokens[-1] in self._stops
+        now, outcomes, ended = self._clock.now_s(), {}, []
+        for one in decoding:
+            state, count = self._requests[one.key], int(valid[:, one.row].sum())
+            new = tokens[:count, one.row].tolist()
+            state.tokens += new
+            state.logprobs += logprobs[:count, one.row].tolist()
+            state.versions += [self._version] * count
+            if state.raw_logprobs is not None:
+                state.raw_logprobs += raw_logprobs[:count, one.row].tolist()
+            stopped = new[-1] in state.request.stop_ids
+            outcomes[one.row] = Outcome(token_ids=tuple(new), ended=stopped)
             if stopped or len(state.tokens) == state.request.max_new_tokens:
-                finished.append(_sample(state, slot, now, FinishReason.STOP if stopped else FinishReason.LENGTH))
-                self._table.free(slot)
-        for sample in finished:
-            del self._running[sample.slot]
-        return finished
+                ended.append((state, FinishReason.STOP if stopped else FinishReason.LENGTH))
+        self._scheduler.record(outcomes)
+        return [self._ended(state, reason, now) for state, reason in ended]
 
-
-def _sample(state: _Running, slot: int, now_s: float, reason: FinishReason) -> Sample:
-    return Sample(
-        key=state.request.key,
-        completion_ids=np.array(state.tokens, np.int32),
-        logprobs=np.array(state.logprobs, np.float32),
-        versions=np.array(state.versions, np.int32),
-        finish_reason=reason,
-        slot=slot,
-        started_s=state.started_s,
-        finished_s=now_s,
-    )
+    def _ended(self, state: _Request, reason: FinishReason, now_s: float) -> Sample:
+        del self._requests[state.request.key]
+        if state.row >= 0:
+            self._sampling.free(state.row)
+        return Sample(
+            key=state.request.key,
+            completion_ids=np.array(state.tokens, np.int32),
+            logprobs=np.array(state.logprobs, np.float32),
+            versions=np.array(state.versions, np.int32),
+            raw_logprobs=None if state.raw_logprobs is None else np.array(state.raw_logprobs, np.float32),
+            finish_reason=reason,
+            slot=state.row,
+            started_s=now_s if state.started_s is None else state.started_s,
+            finished_s=now_s,
+        )

@@ -1,48 +1,57 @@
-"""The host's side of the slots: what each is doing, as small arrays that are sent with every dispatch. Called by the engine only."""
+"""How the request in each row draws, as small arrays that are sent with every dispatch. Called by the engine only."""
 
 import jax.numpy as jnp
 import numpy as np
 
 from slipstream.core.records import SampleRequest
-from slipstream.engine.decode import Rows
+from slipstream.engine.requests import BIASES, STOPS
+from slipstream.engine.sampling import UNUSED, SamplingRows
 
 
-class SlotTable:
-    """Mutable; changed only while no dispatch is in flight, because the device may read these very buffers."""
+class SamplingTable:
+    """How the request in each slot draws. Mutable, under the same condition. A free slot has no wishes, so that it costs nothing."""
 
-    def __init__(self, slots: int) -> None:
-        self._token = np.zeros(slots, np.int32)
-        self._position = np.zeros(slots, np.int32)
-        self._last_position = np.zeros(slots, np.int32)
-        self._active = np.zeros(slots, bool)
+    def __init__(self, slots: int, known_tokens: int) -> None:
+        self._known = known_tokens
         self._key = np.zeros((slots, 2), np.uint32)
         self._temperature = np.ones(slots, np.float32)
+        self._top_k = np.zeros(slots, np.int32)
+        self._top_p = np.ones(slots, np.float32)
+        self._min_p = np.zeros(slots, np.float32)
+        self._stop_ids = np.full((slots, STOPS), UNUSED, np.int32)
+        self._first_stop = np.zeros(slots, np.int32)
+        self._bias_ids = np.full((slots, BIASES), UNUSED, np.int32)
+        self._bias = np.zeros((slots, BIASES), np.float32)
 
     def seat(self, slot: int, request: SampleRequest) -> None:
-        """A request takes the slot: its prompt's last token is decoded first."""
-        last = len(request.prompt_ids) - 1
-        self._token[slot] = request.prompt_ids[last]
-        self._position[slot] = last
-        self._last_position[slot] = last + request.max_new_tokens
-        self._active[slot] = True
+        """A request that `check_request` accepts takes the slot."""
+        self.free(slot)
+        stops, prompt = sorted(set(request.stop_ids)), len(request.prompt_ids)
         self._key[slot] = (request.seed & 0xFFFFFFFF, request.seed >> 32)
         self._temperature[slot] = request.temperature
-
-    def advance(self, slot: int, newest_token: int, count: int) -> None:
-        """`count` tokens were drawn, the last of them `newest_token`."""
-        self._token[slot] = newest_token
-        self._position[slot] += count
+        self._top_k[slot] = request.top_k if 0 < request.top_k < self._known else 0
+        self._top_p[slot] = request.top_p
+        self._min_p[slot] = request.min_p
+        self._stop_ids[slot, : len(stops)] = stops
+        self._first_stop[slot] = prompt + request.min_new_tokens if stops and request.min_new_tokens else 0
+        for place, (token, bias) in enumerate(request.logit_bias):
+            self._bias_ids[slot, place], self._bias[slot, place] = token, bias
 
     def free(self, slot: int) -> None:
-        self._active[slot] = False
+        self._temperature[slot], self._top_k[slot], self._top_p[slot], self._min_p[slot] = 1.0, 0, 1.0, 0.0
+        self._stop_ids[slot] = self._bias_ids[slot] = UNUSED
+        self._first_stop[slot] = 0
 
-    def rows(self) -> Rows:
+    def rows(self) -> SamplingRows:
         """As the device wants them."""
-        return Rows(
-            token=jnp.asarray(self._token),
-            position=jnp.asarray(self._position),
-            last_position=jnp.asarray(self._last_position),
-            active=jnp.asarray(self._active),
+        return SamplingRows(
             key=jnp.asarray(self._key),
             temperature=jnp.asarray(self._temperature),
+            top_k=jnp.asarray(self._top_k),
+            top_p=jnp.asarray(self._top_p),
+            min_p=jnp.asarray(self._min_p),
+            stop_ids=jnp.asarray(self._stop_ids),
+            first_stop=jnp.asarray(self._first_stop),
+            bias_ids=jnp.asarray(self._bias_ids),
+            bias=jnp.asarray(self._bias),
         )

@@ -14,14 +14,15 @@ import jax
 import jax.numpy as jnp
 
 from slipstream.models.attention import paged
-from slipstream.models.attention.rule import PackedRows, attention_rule
+from slipstream.models.attention.rule import AttentionRule, PackedRows, attention_rule
 from slipstream.models.experts import mixture
 from slipstream.models.layers import activate, rms_norm, rope_tables, rotate, soft_cap
 from slipstream.models.lora import Adapters, LayerAdapters
+from slipstream.models.numerics import FAST, Numerics
 from slipstream.models.parameters import LayerParams, Params, output_matrix
 from slipstream.models.sharding import constrain, gathered_embedding
 from slipstream.models.spec import ModelSpec
-from slipstream.models.weight import Quantised, project
+from slipstream.models.weight import project
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class At:
 
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array, At, Any], tuple[jax.Array, Any]]
+PagedAttention = Callable[[jax.Array, jax.Array, jax.Array, int | jax.Array, int | jax.Array, AttentionRule], jax.Array]
 Ropes = tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array] | None]  # of layers that see all, and of those with a window
 
 
@@ -59,6 +61,7 @@ def hidden_states(
     remat: bool = False,
     adapters: Adapters | None = None,
     counted: jax.Array | None = None,
+    numerics: Numerics = FAST,
 ) -> Forward:
     """The decoder over tokens and positions [...].
 
@@ -66,20 +69,20 @@ def hidden_states(
     layer and loops over stacked ones; otherwise layers are unrolled, stacked or not. `remat` recomputes activations in the
     backward pass. `counted` (bool [...]) says which tokens count in the experts' load.
     """
-    x = constrain(embed(params, spec, token_ids, dtype))
-    ropes = _rope_tables(spec, positions)
+    x = constrain(embed(params, spec, token_ids, dtype, numerics))
+    ropes = _rope_tables(spec, positions, numerics)
 
     def one_layer(carry: tuple[jax.Array, Any], layer: tuple[LayerParams, LayerAdapters | None], at: At):
         x, state = carry
         weights, adapter = layer
-        q, k, v = attention_inputs(weights, spec, x, _rope_at(ropes, at), adapter)
+        q, k, v = attention_inputs(weights, spec, x, _rope_at(ropes, at), adapter, numerics)
         mixed, state = attend(q, k, v, at, state)
-        x, load = attention_outputs(weights, spec, x, mixed, adapter, counted)
+        x, load = attention_outputs(weights, spec, x, mixed, adapter, counted, numerics)
         return (constrain(x), state), load
 
     run = _scanned if scan else _unrolled
     (x, state), load = run(one_layer, (x, state), params, adapters, spec, remat)
-    return Forward(hidden=_norm(spec, x, params.final_norm), state=state, expert_load=load)
+    return Forward(hidden=_norm(spec, x, params.final_norm, numerics), state=state, expert_load=load)
 
 
 def packed_hidden_states(
@@ -93,6 +96,7 @@ def packed_hidden_states(
     scan: bool = False,
     remat: bool = False,
     adapters: Adapters | None = None,
+    numerics: Numerics = FAST,
 ) -> Forward:
     """The decoder over packed rows [b, t]; `attention` is one of `attention.registry.PACKED`. Padding counts in no load."""
     rule = attention_rule(spec)
@@ -101,7 +105,7 @@ def packed_hidden_states(
         return attention(q, k, v, rows, at.window, rule), state
 
     options: dict[str, Any] = {"dtype": dtype, "scan": scan, "remat": remat, "adapters": adapters, "counted": rows.segments > 0}
-    return hidden_states(params, spec, token_ids, rows.positions, attend, None, **options)
+    return hidden_states(params, spec, token_ids, rows.positions, attend, None, numerics=numerics, **options)
 
 
 @jax.tree_util.register_dataclass
@@ -125,93 +129,110 @@ def paged_hidden_states(
     pages: Pages,
     token_ids: jax.Array,
     positions: jax.Array,
-    tables: jax.Array,
-    attention: Callable[..., jax.Array],
+    places: jax.Array,
+    attention: PagedAttention,
     *,
     scan: bool = False,
     adapters: Adapters | None = None,
+    numerics: Numerics = FAST,
 ) -> Forward:
-    """One step of rows: each a token [n] at its position [n] of the sequence whose pages `tables` [n, j] names.
+    """One step of rows: each a token [n] at its position [n] of some sequence, whose keys and values go to page `places` [n].
 
-    Keys and values of all rows are written before any row attends, so rows of one prompt may stand in one call. The pool
-    rides in the carry: a scan that takes and returns it layer by layer copies it. `state` of the result is the new pool.
+    `attention(q [n, h, k], keys, values [L p, B, g, k], first, window, rule)` knows the sequences' tables, to whose pages it adds
+    `first`, this layer's first page: so no layer is cut out of the pool, which would copy it. All rows are written before
+    any attends, so rows of one prompt may stand in one call. The pool rides in the carry: a scan that takes and returns it layer by
+    layer copies it too. `state` of the result is the new pool.
     """
     rule = attention_rule(spec)
 
     def attend(q: jax.Array, k: jax.Array, v: jax.Array, at: At, pool: Pages) -> tuple[jax.Array, Pages]:
-        keys = paged.write_pages(pool.keys, at.layer, k, tables, positions)
-        values = paged.write_pages(pool.values, at.layer, v, tables, positions)
-        mixed = attention(q, keys[at.layer], values[at.layer], tables, positions, at.window, rule)
-        return mixed, Pages(keys=keys, values=values)
+        keys = paged.write_pages(pool.keys, at.layer, k, places, positions)
+        values = paged.write_pages(pool.values, at.layer, v, places, positions)
+        flat = (part.reshape(-1, *part.shape[2:]) for part in (keys, values))
+        return attention(q, *flat, at.layer * keys.shape[1], at.window, rule), Pages(keys=keys, values=values)
 
-    return hidden_states(params, spec, token_ids, positions, attend, pages, dtype=pages.keys.dtype, scan=scan, adapters=adapters)
+    options: dict[str, Any] = {"dtype": pages.keys.dtype, "scan": scan, "adapters": adapters, "numerics": numerics}
+    return hidden_states(params, spec, token_ids, positions, attend, pages, **options)
 
 
-def embed(params: Params, spec: ModelSpec, token_ids: jax.Array, dtype: jnp.dtype | type | None) -> jax.Array:
+def embed(params: Params, spec: ModelSpec, token_ids: jax.Array, dtype: jnp.dtype | type | None, numerics: Numerics = FAST) -> jax.Array:
     """Embeddings [..., d] of tokens [...]."""
     x = gathered_embedding(params.embed)[token_ids].astype(dtype or params.embed.dtype)
-    return x * jnp.asarray(spec.d_model**0.5, x.dtype) if spec.scale_embedding else x
+    return numerics.seal(x * jnp.asarray(spec.d_model**0.5, x.dtype)) if spec.scale_embedding else x
 
 
-def logits(params: Params, spec: ModelSpec, hidden: jax.Array) -> jax.Array:
+def logits(params: Params, spec: ModelSpec, hidden: jax.Array, numerics: Numerics = FAST) -> jax.Array:
     """Logits float32 [..., v] of final hidden states [..., d]; those of padding rows of the vocabulary are not masked here."""
-    output = output_matrix(params)
-    raw = project(hidden, output) if isinstance(output, Quantised) else hidden @ output.astype(hidden.dtype)
-    return soft_cap(raw.astype(jnp.float32), spec.logit_softcap)
+    raw = project(hidden, output_matrix(params), numerics=numerics)
+    return soft_cap(raw.astype(jnp.float32), spec.logit_softcap, numerics)
 
 
 def attention_inputs(
-    layer: LayerParams, spec: ModelSpec, x: jax.Array, rope: tuple[jax.Array, jax.Array], adapter: LayerAdapters | None
+    layer: LayerParams,
+    spec: ModelSpec,
+    x: jax.Array,
+    rope: tuple[jax.Array, jax.Array],
+    adapter: LayerAdapters | None,
+    numerics: Numerics = FAST,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Queries [..., h, k], keys and values [..., g, k] of rows x [..., d]."""
     adapter = adapter or LayerAdapters()
-    normed = _norm(spec, x, layer.attention_norm)
-    q, k, v = (
-        project(normed, layer.q, adapter=adapter.q),
-        project(normed, layer.k, adapter=adapter.k),
-        project(normed, layer.v, adapter=adapter.v),
-    )
+    normed = _norm(spec, x, layer.attention_norm, numerics)
+    q = project(normed, layer.q, adapter=adapter.q, numerics=numerics)
+    k = project(normed, layer.k, adapter=adapter.k, numerics=numerics)
+    v = project(normed, layer.v, adapter=adapter.v, numerics=numerics)
     if layer.q_bias is not None and layer.k_bias is not None and layer.v_bias is not None:
-        q, k, v = (part + bias.astype(part.dtype) for part, bias in ((q, layer.q_bias), (k, layer.k_bias), (v, layer.v_bias)))
+        q, k, v = (
+            numerics.seal(part + bias.astype(part.dtype)) for part, bias in ((q, layer.q_bias), (k, layer.k_bias), (v, layer.v_bias))
+        )
     if layer.q_norm is not None and layer.k_norm is not None:
-        q, k = _norm(spec, q, layer.q_norm), _norm(spec, k, layer.k_norm)
-    return rotate(q, *rope), rotate(k, *rope), v
+        q, k = _norm(spec, q, layer.q_norm, numerics), _norm(spec, k, layer.k_norm, numerics)
+    return rotate(q, *rope, numerics), rotate(k, *rope, numerics), v
 
 
 def attention_outputs(
-    layer: LayerParams, spec: ModelSpec, x: jax.Array, mixed: jax.Array, adapter: LayerAdapters | None, counted: jax.Array | None
+    layer: LayerParams,
+    spec: ModelSpec,
+    x: jax.Array,
+    mixed: jax.Array,
+    adapter: LayerAdapters | None,
+    counted: jax.Array | None,
+    numerics: Numerics = FAST,
 ) -> tuple[jax.Array, jax.Array]:
     """x [..., d] after the layer, from what its heads mixed [..., h, k]; and the experts' load [e]."""
     adapter = adapter or LayerAdapters()
-    x = x + _post_norm(spec, project(mixed, layer.o, inputs=2, adapter=adapter.o), layer.attention_post_norm)
-    normed = _norm(spec, x, layer.mlp_norm)
-    out, load = _feed_forward(layer, spec, normed, adapter, counted)
-    return x + _post_norm(spec, out, layer.mlp_post_norm), load
+    out = project(mixed, layer.o, inputs=2, adapter=adapter.o, numerics=numerics)
+    x = numerics.seal(x + _post_norm(spec, out, layer.attention_post_norm, numerics))
+    normed = _norm(spec, x, layer.mlp_norm, numerics)
+    out, load = _feed_forward(layer, spec, normed, adapter, counted, numerics)
+    return numerics.seal(x + _post_norm(spec, out, layer.mlp_post_norm, numerics)), load
 
 
 def _feed_forward(
-    layer: LayerParams, spec: ModelSpec, x: jax.Array, adapter: LayerAdapters, counted: jax.Array | None
+    layer: LayerParams, spec: ModelSpec, x: jax.Array, adapter: LayerAdapters, counted: jax.Array | None, numerics: Numerics
 ) -> tuple[jax.Array, jax.Array]:
     if spec.experts is None or layer.router is None:
-        gated = activate(project(x, layer.gate, adapter=adapter.gate), spec.activation) * project(x, layer.up, adapter=adapter.up)
-        return project(gated, layer.down, adapter=adapter.down), jnp.zeros(0)
+        gate = activate(project(x, layer.gate, adapter=adapter.gate, numerics=numerics), spec.activation, numerics)
+        gated = numerics.seal(gate * project(x, layer.up, adapter=adapter.up, numerics=numerics))
+        return project(gated, layer.down, adapter=adapter.down, numerics=numerics), jnp.zeros(0)
     flat = x.reshape(-1, spec.d_model)
     counted = None if counted is None else counted.reshape(-1)
-    out, load = mixture(flat, layer.router, layer.gate, layer.up, layer.down, spec.experts, spec.activation, counted)
+    experts = (layer.gate, layer.up, layer.down)
+    out, load = mixture(flat, layer.router, *experts, spec.experts, spec.activation, counted, numerics)
     return out.reshape(x.shape), load
 
 
-def _norm(spec: ModelSpec, x: jax.Array, weight: jax.Array) -> jax.Array:
-    return rms_norm(x, weight, spec.norm_eps, spec.norm_plus_one)
+def _norm(spec: ModelSpec, x: jax.Array, weight: jax.Array, numerics: Numerics) -> jax.Array:
+    return rms_norm(x, weight, spec.norm_eps, spec.norm_plus_one, numerics)
 
 
-def _post_norm(spec: ModelSpec, x: jax.Array, weight: jax.Array | None) -> jax.Array:
-    return x if weight is None else _norm(spec, x, weight)
+def _post_norm(spec: ModelSpec, x: jax.Array, weight: jax.Array | None, numerics: Numerics) -> jax.Array:
+    return x if weight is None else _norm(spec, x, weight, numerics)
 
 
-def _rope_tables(spec: ModelSpec, positions: jax.Array) -> Ropes:
-    local = None if spec.local_rope is None else rope_tables(positions, spec.head_dim, spec.local_rope)
-    return rope_tables(positions, spec.head_dim, spec.rope), local
+def _rope_tables(spec: ModelSpec, positions: jax.Array, numerics: Numerics) -> Ropes:
+    local = None if spec.local_rope is None else rope_tables(positions, spec.head_dim, spec.local_rope, numerics)
+    return rope_tables(positions, spec.head_dim, spec.rope, numerics), local
 
 
 def _rope_at(ropes: Ropes, at: At) -> tuple[jax.Array, jax.Array]:

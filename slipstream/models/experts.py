@@ -8,32 +8,46 @@ import jax.numpy as jnp
 
 from slipstream.models.grouped import grouped_project
 from slipstream.models.layers import activate
+from slipstream.models.numerics import FAST, Numerics
 from slipstream.models.spec import ExpertSpec
 from slipstream.models.weight import Weight
 
 
-def route(x: jax.Array, router: jax.Array, spec: ExpertSpec) -> tuple[jax.Array, jax.Array]:
+def route(x: jax.Array, router: jax.Array, spec: ExpertSpec, numerics: Numerics = FAST) -> tuple[jax.Array, jax.Array]:
     """The chosen experts [n, a] of rows [n, d], best first, and their float32 weights [n, a]: softmax over all, then the top ones."""
-    probabilities = jax.nn.softmax((x @ router.astype(x.dtype)).astype(jnp.float32), axis=-1)
-    weights, chosen = jax.lax.top_k(probabilities, spec.per_token)
-    return chosen, weights / weights.sum(axis=-1, keepdims=True) if spec.normalise else weights
+    seal = numerics.seal
+    scores = numerics.product(x, router.astype(x.dtype)).astype(jnp.float32)
+    raised = numerics.exp(seal(scores - jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))))
+    weights, chosen = jax.lax.top_k(seal(raised / numerics.total(raised)), spec.per_token)
+    return chosen, seal(weights / numerics.total(weights)) if spec.normalise else weights
 
 
 def mixture(
-    x: jax.Array, router: jax.Array, gate: Weight, up: Weight, down: Weight, spec: ExpertSpec, activation: str, counted: jax.Array | None
+    x: jax.Array,
+    router: jax.Array,
+    gate: Weight,
+    up: Weight,
+    down: Weight,
+    spec: ExpertSpec,
+    activation: str,
+    counted: jax.Array | None,
+    numerics: Numerics = FAST,
 ) -> tuple[jax.Array, jax.Array]:
     """The mixture's output [n, d] for rows [n, d], and its load: float32 [e], visits of each expert by `counted` rows (bool [n])."""
     rows, width = x.shape
-    chosen, weights = route(x, router, spec)
+    chosen, weights = route(x, router, spec, numerics)
     visits = chosen.reshape(-1)
     order = jnp.argsort(visits, stable=True)  # visits sorted by expert
     sizes = jnp.bincount(visits, length=spec.count).astype(jnp.int32)
     visiting = x[order // spec.per_token]
-    inner = activate(grouped_project(visiting, gate, sizes), activation) * grouped_project(visiting, up, sizes)
-    outputs = grouped_project(inner, down, sizes)
+    inner = numerics.seal(
+        activate(grouped_project(visiting, gate, sizes, numerics), activation, numerics) * grouped_project(visiting, up, sizes, numerics)
+    )
+    outputs = grouped_project(inner, down, sizes, numerics)
     back = jnp.zeros_like(order).at[order].set(jnp.arange(order.shape[0]), unique_indices=True)
     each = outputs[back].reshape(rows, spec.per_token, width)
-    mixed = jnp.einsum("nad,na->nd", each, weights.astype(x.dtype))
+    weighted = numerics.seal(each * weights.astype(x.dtype)[..., None])
+    mixed = numerics.total(weighted.swapaxes(1, 2))[..., 0]
     one = jnp.ones(rows) if counted is None else counted.astype(jnp.float32)
     load = jnp.zeros(spec.count).at[visits].add(jnp.repeat(one, spec.per_token))
     return mixed, jax.lax.stop_gradient(load)

@@ -12,23 +12,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from slipstream.models.numerics import FAST, Numerics
 from slipstream.models.weight import Quantised, Weight
 
 BLOCK = 16  # rows; a group's last block is partly empty, so small blocks waste little and large ones run faster
 
 
-def grouped_project(x: jax.Array, weight: Weight, sizes: jax.Array) -> jax.Array:
+def grouped_project(x: jax.Array, weight: Weight, sizes: jax.Array, numerics: Numerics = FAST) -> jax.Array:
     """x [m, i], whose first sizes[0] rows belong to group 0 and so on, times weight [e, i, o] -> [m, o] in x's dtype."""
     if isinstance(weight, Quantised):
-        product = _grouped(x, weight.stored, sizes)
+        product = _grouped(x, weight.stored, sizes, numerics)
         scale = jnp.repeat(weight.scale, sizes, axis=0, total_repeat_length=x.shape[0])
-        return (product.astype(jnp.float32) * scale).astype(x.dtype)
-    return _grouped(x, weight, sizes)
+        return numerics.seal((product.astype(jnp.float32) * scale).astype(x.dtype))
+    return _grouped(x, weight, sizes, numerics)
 
 
-def _grouped(x: jax.Array, weight: jax.Array, sizes: jax.Array) -> jax.Array:
-    if jax.default_backend() == "cpu":
-        return grouped_blocks(x, weight, sizes)
+def _grouped(x: jax.Array, weight: jax.Array, sizes: jax.Array, numerics: Numerics) -> jax.Array:
+    if numerics.exact or jax.default_backend() == "cpu":  # a block has a fixed number of rows, so blocks are exact
+        return numerics.seal(grouped_blocks(numerics.seal(x), numerics.seal(weight), sizes))
     return jax.lax.ragged_dot(x, weight.astype(x.dtype), sizes)
 
 
@@ -39,9 +40,16 @@ def grouped_blocks(x: jax.Array, weight: jax.Array, sizes: jax.Array) -> jax.Arr
 
     def block(inputs: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         rows, group, used = inputs
-        return jax.lax.cond(used, lambda: rows @ weight[group].astype(x.dtype), lambda: jnp.zeros((BLOCK, weight.shape[2]), x.dtype))
+        return jax.lax.cond(
+            used, lambda: _one_block(rows, weight[group].astype(x.dtype)), lambda: jnp.zeros((BLOCK, weight.shape[2]), x.dtype)
+        )
 
     return _collect(jax.lax.map(block, (_spread(x, laid), laid.group, laid.used)), laid)
+
+
+def _one_block(rows: jax.Array, matrix: jax.Array) -> jax.Array:
+    """Between barriers, as exact mode wants it: they cost nothing."""
+    return jax.lax.optimization_barrier(jax.lax.optimization_barrier(rows) @ matrix)
 
 
 def _saving(x: jax.Array, weight: jax.Array, sizes: jax.Array):

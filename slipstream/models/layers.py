@@ -7,57 +7,68 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from slipstream.models.numerics import FAST, Numerics
 from slipstream.models.spec import RopeSpec
 
 
-def rms_norm(x: jax.Array, weight: jax.Array, eps: float, plus_one: bool = False) -> jax.Array:
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float, plus_one: bool = False, numerics: Numerics = FAST) -> jax.Array:
     """Root-mean-square normalisation over the last axis, in float32 (Zhang and Sennrich 2019, arXiv 1910.07467).
 
     `plus_one` multiplies by 1 + weight before rounding to x's dtype, as Gemma does; others multiply by weight after it.
     """
-    x32 = x.astype(jnp.float32)
-    scaled = x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
+    seal = numerics.seal
+    x32 = seal(x).astype(jnp.float32)
+    mean = seal(numerics.total(seal(x32 * x32)) * (1.0 / x.shape[-1]))
+    scaled = seal(x32 * seal(jax.lax.rsqrt(seal(mean + eps))))
     if plus_one:
-        return (scaled * (1.0 + weight.astype(jnp.float32))).astype(x.dtype)
-    return scaled.astype(x.dtype) * weight.astype(x.dtype)
+        return seal((scaled * seal(1.0 + weight.astype(jnp.float32))).astype(x.dtype))
+    return seal(seal(scaled.astype(x.dtype)) * weight.astype(x.dtype))
 
 
-def rope_frequencies(rope: RopeSpec, head_dim: int) -> jax.Array:
-    """Radians a position of each pair [k/2], stretched as `rope` says."""
-    plain = rope.theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+def rope_frequencies(rope: RopeSpec, head_dim: int) -> np.ndarray:
+    """Radians a position of each pair, float32 [k/2], stretched as `rope` says. From numpy: a constant in every program."""
+    plain = (float(rope.theta) ** (-np.arange(0, head_dim, 2) / head_dim)).astype(np.float32)
     if rope.scaling == "linear":
-        return plain / rope.factor
+        return (plain / rope.factor).astype(np.float32)
     if rope.scaling == "llama3":
         return _llama3(plain, rope)
     return plain
 
 
-def _llama3(plain: jax.Array, rope: RopeSpec) -> jax.Array:
+def _llama3(plain: np.ndarray, rope: RopeSpec) -> np.ndarray:
     """Low frequencies divided by the factor, high ones kept, a linear blend between (Llama 3.1 model card and reference code)."""
     turns = rope.original_context * plain / (2 * math.pi)  # within the original context
-    kept = jnp.clip((turns - rope.low_factor) / (rope.high_factor - rope.low_factor), 0.0, 1.0)
-    return kept * plain + (1 - kept) * plain / rope.factor
+    kept = np.clip((turns - rope.low_factor) / (rope.high_factor - rope.low_factor), 0.0, 1.0)
+    return (kept * plain + (1 - kept) * plain / rope.factor).astype(np.float32)
 
 
-def rope_tables(positions: jax.Array, head_dim: int, rope: RopeSpec) -> tuple[jax.Array, jax.Array]:
+def rope_tables(positions: jax.Array, head_dim: int, rope: RopeSpec, numerics: Numerics = FAST) -> tuple[jax.Array, jax.Array]:
     """Cosines and sines [..., k/2] of the rotary angles at integer positions [...] (Su et al. 2021, arXiv 2104.09864)."""
-    angles = positions[..., None].astype(jnp.float32) * rope_frequencies(rope, head_dim)
-    return jnp.cos(angles), jnp.sin(angles)
+    angles = numerics.seal(positions[..., None].astype(jnp.float32) * rope_frequencies(rope, head_dim))
+    return numerics.seal(jnp.cos(angles)), numerics.seal(jnp.sin(angles))
 
 
-def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array, numerics: Numerics = FAST) -> jax.Array:
     """Turn the pairs (i, i + k/2) of x [..., heads, k], the pairing of Hugging Face checkpoints."""
-    first, second = jnp.split(x, 2, axis=-1)
+    seal = numerics.seal
+    first, second = jnp.split(seal(x), 2, axis=-1)
     cos, sin = cos[..., None, :].astype(x.dtype), sin[..., None, :].astype(x.dtype)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    turned = seal(seal(first * cos) - seal(second * sin)), seal(seal(second * cos) + seal(first * sin))
+    return seal(jnp.concatenate(turned, axis=-1))
 
 
-def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
+def soft_cap(x: jax.Array, cap: float | None, numerics: Numerics = FAST) -> jax.Array:
     """cap tanh(x / cap): the identity for small x, never beyond cap (Gemma 2, arXiv 2408.00118, section 2)."""
-    return x if cap is None else cap * jnp.tanh(x / cap)
+    return x if cap is None else numerics.seal(cap * numerics.seal(jnp.tanh(numerics.seal(x / cap))))
 
 
-def activate(x: jax.Array, name: str) -> jax.Array:
+def activate(x: jax.Array, name: str, numerics: Numerics = FAST) -> jax.Array:
     """The gate's activation: silu, or gelu_tanh (the tanh approximation of Hendrycks and Gimpel 2016, arXiv 1606.08415)."""
-    return jax.nn.silu(x) if name == "silu" else jax.nn.gelu(x, approximate=True)
+    seal = numerics.seal
+    x = seal(x)
+    if name == "silu":
+        return seal(x * seal(jax.nn.sigmoid(x)))
+    inner = seal(x + seal(0.044715 * seal(x * seal(x * x))))
+    return seal(seal(0.5 * x) * seal(1.0 + seal(jnp.tanh(seal(math.sqrt(2 / math.pi) * inner)))))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from slipstream.models.layers import soft_cap
+from slipstream.models.numerics import FAST, Numerics
 from slipstream.models.spec import ModelSpec
 
 Arrays = TypeVar("Arrays", bound=tuple[jax.Array, ...])
@@ -29,6 +30,9 @@ class VocabularyRule:
     softcap: float | None = None  # logits are soft-capped at this
 
 
+_How = tuple[VocabularyRule, Numerics]
+
+
 class TokenLogprobs(NamedTuple):
     """Of the distribution at each of n positions, float32 [n]."""
 
@@ -42,9 +46,11 @@ def vocabulary_rule(spec: ModelSpec) -> VocabularyRule:
     return VocabularyRule(known=spec.known_tokens, softcap=spec.logit_softcap)
 
 
-def log_distribution(logits: jax.Array, temperature: jax.Array | float, rule: VocabularyRule = VocabularyRule()) -> jax.Array:
+def log_distribution(
+    logits: jax.Array, temperature: jax.Array | float, rule: VocabularyRule = VocabularyRule(), numerics: Numerics = FAST
+) -> jax.Array:
     """log softmax(logits / temperature) over the last axis, in float32; `logits` are already soft-capped."""
-    return _normalised(_scaled(logits, temperature, rule))[0]
+    return _normalised(_scaled(logits, temperature, rule, numerics), numerics)[0]
 
 
 def select(log_probs: jax.Array, token_ids: jax.Array) -> jax.Array:
@@ -53,7 +59,12 @@ def select(log_probs: jax.Array, token_ids: jax.Array) -> jax.Array:
 
 
 def selected_logprobs(
-    hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array, rule: VocabularyRule = VocabularyRule()
+    hidden: jax.Array,
+    output: jax.Array,
+    token_ids: jax.Array,
+    temperature: jax.Array,
+    rule: VocabularyRule = VocabularyRule(),
+    numerics: Numerics = FAST,
 ) -> TokenLogprobs:
     """Log-prob of each target, entropy and log-sum-exp: hidden [n, d], output [d, v], token_ids [n] -> three of [n].
 
@@ -61,21 +72,22 @@ def selected_logprobs(
     float32. With p the distribution, H its entropy and T the temperature, the derivatives by logits are (onehot - p) / T,
     -p (log p + H) / T and p / T. The temperature carries no gradient.
     """
-    found: Any = _selected(hidden, output, token_ids, temperature, rule)
+    found: Any = _selected(hidden, output, token_ids, temperature, (rule, numerics))
     return TokenLogprobs(*found)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _selected(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array, rule: VocabularyRule) -> TokenLogprobs:
-    return _forward(hidden, output, token_ids, temperature, rule)
+def _selected(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array, how: _How) -> TokenLogprobs:
+    return _forward(hidden, output, token_ids, temperature, how)
 
 
-def _forward(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array, rule: VocabularyRule) -> TokenLogprobs:
+def _forward(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array, how: _How) -> TokenLogprobs:
+    rule, numerics = how
     matrix = output.astype(hidden.dtype)
 
     def chunk(inputs: tuple[jax.Array, jax.Array]) -> TokenLogprobs:
         states, ids = inputs
-        log_probs, total = _normalised(_scaled(_logits(states, matrix, rule), temperature, rule))
+        log_probs, total = _normalised(_scaled(_logits(states, matrix, how), temperature, rule, numerics), numerics)
         return TokenLogprobs(select(log_probs, ids), _entropy(log_probs), total[:, 0])
 
     positions, rows = hidden.shape[0], _rows_per_chunk(output.shape[1])
@@ -85,18 +97,19 @@ def _forward(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, tempera
     return TokenLogprobs(*(part.reshape(-1)[:positions] for part in stacked))
 
 
-def _forward_saving(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array, rule: VocabularyRule):
-    return _forward(hidden, output, token_ids, temperature, rule), (hidden, output, token_ids, temperature)
+def _forward_saving(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array, how: _How):
+    return _forward(hidden, output, token_ids, temperature, how), (hidden, output, token_ids, temperature)
 
 
-def _backward(rule: VocabularyRule, saved: tuple[jax.Array, ...], cotangents: TokenLogprobs):
+def _backward(how: _How, saved: tuple[jax.Array, ...], cotangents: TokenLogprobs):
+    rule, _ = how
     hidden, output, token_ids, temperature = saved
     matrix, vocabulary = output.astype(hidden.dtype), jnp.arange(output.shape[1])
 
     def one(total: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         states, ids, of_logprob, of_entropy, of_total = (part if part.ndim > 1 else part[:, None] for part in inputs)
-        logits = _logits(states, matrix, rule)
-        log_probs, _ = _normalised(_scaled(logits, temperature, rule))
+        logits = _logits(states, matrix, (rule, FAST))
+        log_probs, _ = _normalised(_scaled(logits, temperature, rule, FAST), FAST)
         probs = jnp.exp(log_probs)
         entropy = _entropy(log_probs)[:, None]
         dlogits = (ids == vocabulary) * of_logprob + probs * (of_total - of_logprob - of_entropy * (log_probs + entropy))
@@ -121,21 +134,23 @@ def _backward(rule: VocabularyRule, saved: tuple[jax.Array, ...], cotangents: To
 _selected.defvjp(_forward_saving, _backward)
 
 
-def _logits(states: jax.Array, matrix: jax.Array, rule: VocabularyRule) -> jax.Array:
-    return soft_cap(jnp.einsum("nd,dv->nv", states, matrix).astype(jnp.float32), rule.softcap)
+def _logits(states: jax.Array, matrix: jax.Array, how: _How) -> jax.Array:
+    rule, numerics = how
+    return soft_cap(numerics.product(states, matrix).astype(jnp.float32), rule.softcap, numerics)
 
 
-def _scaled(logits: jax.Array, temperature: jax.Array | float, rule: VocabularyRule) -> jax.Array:
-    scaled = logits.astype(jnp.float32) / temperature
+def _scaled(logits: jax.Array, temperature: jax.Array | float, rule: VocabularyRule, numerics: Numerics) -> jax.Array:
+    scaled = numerics.seal(numerics.seal(logits).astype(jnp.float32) / temperature)
     return scaled if rule.known is None else jnp.where(jnp.arange(logits.shape[-1]) < rule.known, scaled, NEVER)
 
 
-def _normalised(scaled: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _normalised(scaled: jax.Array, numerics: Numerics) -> tuple[jax.Array, jax.Array]:
     """Log-probs [..., v], and the log-sum-exp [..., 1] that was taken off."""
+    seal = numerics.seal
     peak = jnp.max(scaled, axis=-1, keepdims=True)
-    shifted = scaled - peak
-    total = jnp.log(jnp.sum(jnp.exp(shifted), axis=-1, keepdims=True))
-    return shifted - total, peak + total
+    shifted = seal(scaled - peak)
+    total = numerics.log(numerics.total(numerics.exp(shifted)))
+    return seal(shifted - total), peak + total
 
 
 def _entropy(log_probs: jax.Array) -> jax.Array:

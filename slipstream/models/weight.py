@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from slipstream.models.numerics import FAST, Numerics
+
 Precision = Literal["f32", "bf16", "int8", "fp8"]
 
 
@@ -39,24 +41,25 @@ class Adapter:
     scale: jax.Array  # float32 scalar (stacked: [L]), alpha / r
 
 
-def project(x: jax.Array, weight: Weight, inputs: int = 1, adapter: Adapter | None = None) -> jax.Array:
+def project(x: jax.Array, weight: Weight, inputs: int = 1, adapter: Adapter | None = None, numerics: Numerics = FAST) -> jax.Array:
     """x [n, i] times weight [i, o], where i are the weight's first `inputs` axes, in x's dtype; plus the adapter's share.
 
     A quantised weight is widened to x's dtype, exact for int8 in bfloat16, and the scale is applied to the product.
     """
     if isinstance(weight, Quantised):
-        product = _contract(x, weight.stored.astype(x.dtype), inputs)
-        out = (product.astype(jnp.float32) * weight.scale).astype(x.dtype)
+        product = _contract(x, weight.stored.astype(x.dtype), inputs, numerics)
+        out = numerics.seal((product.astype(jnp.float32) * weight.scale).astype(x.dtype))
     else:
-        out = _contract(x, weight.astype(x.dtype), inputs)
+        out = _contract(x, weight.astype(x.dtype), inputs, numerics)
     if adapter is None:
         return out
-    low = _contract(x, adapter.down.astype(x.dtype), inputs)
-    return out + _contract(low, adapter.up.astype(x.dtype), 1) * adapter.scale.astype(x.dtype)
+    low = _contract(x, adapter.down.astype(x.dtype), inputs, numerics)
+    high = _contract(low, adapter.up.astype(x.dtype), 1, numerics)
+    return numerics.seal(out + numerics.seal(high * adapter.scale.astype(x.dtype)))
 
 
-def _contract(x: jax.Array, weight: jax.Array, inputs: int) -> jax.Array:
+def _contract(x: jax.Array, weight: jax.Array, inputs: int, numerics: Numerics) -> jax.Array:
     """One flat matrix product: XLA CPU picks slower kernels for products over several axes."""
     rows, ins, outs = x.shape[: x.ndim - inputs], weight.shape[:inputs], weight.shape[inputs:]
-    flat = x.reshape(*rows, math.prod(ins)) @ weight.reshape(math.prod(ins), math.prod(outs))
+    flat = numerics.product(x.reshape(*rows, math.prod(ins)), weight.reshape(math.prod(ins), math.prod(outs)))
     return flat.reshape(*rows, *outs)

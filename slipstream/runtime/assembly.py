@@ -53,8 +53,10 @@ def build_engine(config: RunConfig, policy: Policy, clock: Clock, name: str, slo
         slots=slots,
         max_tokens=policy.task.max_prompt_tokens + config.sampling.max_new_tokens,
         tokens_per_dispatch=config.sampling.tokens_per_dispatch,
-        stop_ids=policy.task.tokenizer.stop_ids,
         precision=config.sampling.precision,
+        exact=config.model.numerics == "exact",
+        page_tokens=config.sampling.page_tokens,
+        on_swap=config.sampling.kv_on_swap,
     )
 
 

@@ -166,3 +166,17 @@ def _bytes_of(token: str) -> bytes:
     """A token with any character outside the alphabet (an added token such as "a b") stands for its own text."""
     known = [_ALPHABET.get(character) for character in token]
     return token.encode() if None in known else bytes(byte for byte in known if byte is not None)
+
+
+def token_bytes(decoding: Decoding, token_id: int) -> bytes:
+    """The bytes that one token stands for, by itself; of a special token its name. An id that is none: b""."""
+    token = decoding.tokenizer.backend.id_to_token(token_id)
+    if token is None:
+        return b""
+    if token_id in decoding.special_ids:
+        return token.encode()
+    if decoding.byte_level:
+        return _bytes_of(token)
+    if decoding.byte_fallback and _BYTE_TOKEN.fullmatch(token):
+        return bytes([int(token[3:5], 16)])
+    return token.replace("▁", " ").encode()

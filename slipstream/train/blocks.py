@@ -23,24 +23,26 @@ class Block:
     positions: int  # in all
 
 
-def blocks(sequences: Sequence[TrainingSequence], row_tokens: int) -> list[Block]:
+def blocks(sequences: Sequence[TrainingSequence], row_tokens: int, align: int = 1) -> list[Block]:
     """Blocks that fit a row, from neighbours with equal prompts; longest branches first, each into the first block with room.
+
+    Prefix and branches take whole multiples of `align` positions: exact arithmetic wants each to start on a page.
 
     Raises ValueError for a sequence that is longer than a row.
     """
     found: list[Block] = []
     for _, group in groupby(range(len(sequences)), key=lambda index: _prompt(sequences[index])):
-        found += _share(list(group), sequences, row_tokens)
+        found += _share(list(group), sequences, row_tokens, align)
     return found
 
 
-def _share(members: list[int], sequences: Sequence[TrainingSequence], row_tokens: int) -> list[Block]:
+def _share(members: list[int], sequences: Sequence[TrainingSequence], row_tokens: int, align: int) -> list[Block]:
     shared = len(_prompt_ids(sequences[members[0]])) - 1 if len(members) > 1 else 0
-    shared = max(0, shared)
+    shared = max(0, shared) // align * align
     bins: list[list[int]] = []
     room: list[int] = []
     for index in sorted(members, key=lambda index: (-len(sequences[index].token_ids), index)):
-        branch = len(sequences[index].token_ids) - 1 - shared
+        branch = aligned(len(sequences[index].token_ids) - 1 - shared, align)
         if shared + branch > row_tokens:
             raise ValueError(
                 f"a sequence of {len(sequences[index].token_ids)} tokens does not fit a row of {row_tokens}; raise batch.row_tokens"
@@ -52,14 +54,21 @@ def _share(members: list[int], sequences: Sequence[TrainingSequence], row_tokens
         bins[place].append(index)
         room[place] -= branch
     return [
-        Block(members=tuple(sorted(chosen)), shared=shared if len(chosen) > 1 else 0, positions=_positions(chosen, sequences, shared))
+        Block(
+            members=tuple(sorted(chosen)), shared=shared if len(chosen) > 1 else 0, positions=_positions(chosen, sequences, shared, align)
+        )
         for chosen in bins
     ]
 
 
-def _positions(members: Sequence[int], sequences: Sequence[TrainingSequence], shared: int) -> int:
+def aligned(positions: int, align: int) -> int:
+    """`positions` and what is left empty behind them."""
+    return -(-positions // align) * align
+
+
+def _positions(members: Sequence[int], sequences: Sequence[TrainingSequence], shared: int, align: int) -> int:
     kept = shared if len(members) > 1 else 0
-    return kept + sum(len(sequences[index].token_ids) - 1 - kept for index in members)
+    return kept + sum(aligned(len(sequences[index].token_ids) - 1 - kept, align) for index in members)
 
 
 def _prompt(sequence: TrainingSequence) -> bytes:

@@ -20,6 +20,7 @@ from slipstream.config.schema import ObjectiveSection, OptimizerSection, RunConf
 from slipstream.core.records import TrainingSequence, WeightVersion
 from slipstream.models.attention.registry import DENSE_UP_TO, pick
 from slipstream.models.attention.rule import attention_rule
+from slipstream.models.numerics import EXACT, FAST, Numerics
 from slipstream.models.parameters import Params
 from slipstream.models.quant import COMPUTE
 from slipstream.models.spec import ModelSpec
@@ -27,7 +28,7 @@ from slipstream.train.arrays import read_tree, write_tree
 from slipstream.train.objectives import TokenLoss, objective
 from slipstream.train.objectives.sft import sft
 from slipstream.train.optimizer import adamw, reinforcement_schedule, warm_start_schedule
-from slipstream.train.packing import Microbatch, pack, padding_waste, unpack
+from slipstream.train.packing import Microbatch, Placed, pack, padding_waste, unpack
 from slipstream.train.statistics import TokenTable, step_statistics
 from slipstream.train.update import Layout, TokenStatistics, accumulate, apply_gradient, fresh_state, score, zero_gradient
 
@@ -46,6 +47,7 @@ class Learner:
 
     def __init__(self, config: RunConfig, spec: ModelSpec, params: Params, lineage: int = 0) -> None:
         self._spec, self._batch, self._lineage = spec, config.batch, lineage
+        self._numerics: Numerics = EXACT if config.model.numerics == "exact" else FAST
         self._layout = _layout(config, spec)
         self._temperature = jnp.float32(config.sampling.temperature)
         self._warm = _warm_phase(cast(Hashable, config.warm_start))
@@ -64,7 +66,7 @@ class Learner:
 
     def warm_step(self, sequences: Sequence[TrainingSequence]) -> float:
         """One supervised optimizer step, at temperature 1; returns its loss, nats a token."""
-        microbatches, _ = pack(sequences, self._batch.row_tokens, self._batch.rows_per_microbatch)
+        microbatches, _ = self._pack(sequences)
         tokens = _trained_tokens(sequences)
         statistics, _, _ = self._update(self._warm, microbatches, [None] * len(microbatches), tokens, jnp.float32(1.0))
         return float(sum(np.asarray(part.loss).sum(dtype=np.float64) for part in statistics) / tokens)
@@ -80,7 +82,7 @@ class Learner:
         Sequences without any advantage count in the denominator but are not computed on: their gradient is zero.
         """
         parts = _split(sequences, self._batch.minibatches)
-        packed = [pack(_with_signal(part), self._batch.row_tokens, self._batch.rows_per_microbatch)[0] for part in parts]
+        packed = [self._pack(_with_signal(part))[0] for part in parts]
         proximal = self._proximal(packed)
         tables, grad_norms, update_norms, loads = [], [], [], []
         rate = float(np.asarray(self._reinforcement.schedule(self._updates)))
@@ -112,8 +114,8 @@ class Learner:
 
     def score(self, sequences: Sequence[TrainingSequence], weights: WeightVersion) -> list[np.ndarray]:
         """Log-probs of each sequence's tokens [tokens] under given weights; 0 for the first and for a prompt shared with a neighbour."""
-        microbatches, places = pack(sequences, self._batch.row_tokens, self._batch.rows_per_microbatch)
-        found = [np.asarray(score(weights.params, self._spec, self._layout, batch, self._temperature)[0]) for batch in microbatches]
+        microbatches, places = self._pack(sequences)
+        found = [np.asarray(self._score(weights.params, batch)) for batch in microbatches]
         return unpack(found, sequences, places)
 
     def save(self, directory: Path) -> None:
@@ -127,14 +129,17 @@ class Learner:
         self._params, self._state = params, state
         self._version, self._updates = int(counters["version"]), int(counters["updates"])
 
+    def _pack(self, sequences: Sequence[TrainingSequence]) -> tuple[list[Microbatch], list[Placed]]:
+        return pack(sequences, self._batch.row_tokens, self._batch.rows_per_microbatch, self._layout.page_tokens)
+
+    def _score(self, params: Params, batch: Microbatch) -> jax.Array:
+        return score(params, self._spec, self._layout, batch, self._temperature, numerics=self._numerics)[0]
+
     def _proximal(self, packed: Sequence[Sequence[Microbatch]]) -> list[list[jax.Array | None]]:
         """Log-probs at the start of the step, needed once there is a second optimizer step; None = the current ones."""
         if len(packed) == 1:
             return [[None] * len(packed[0])]
-        return [
-            [score(self._params, self._spec, self._layout, batch, self._temperature)[0] for batch in microbatches]
-            for microbatches in packed
-        ]
+        return [[self._score(self._params, batch) for batch in microbatches] for microbatches in packed]
 
     def _update(
         self,
@@ -148,7 +153,16 @@ class Learner:
         statistics = []
         for batch, near in zip(microbatches, proximal, strict=True):
             gradient, part = accumulate(
-                self._params, self._spec, self._layout, phase.loss, gradient, batch, near, temperature, jnp.float32(denominator)
+                self._params,
+                self._spec,
+                self._layout,
+                phase.loss,
+                gradient,
+                batch,
+                near,
+                temperature,
+                jnp.float32(denominator),
+                numerics=self._numerics,
             )
             statistics.append(part)
         self._params, self._state, grad_norm, update_norm = apply_gradient(phase.optimizer, self._params, self._state, gradient)
@@ -172,11 +186,13 @@ def _reinforcement_phase(settings: OptimizerSection, loss: ObjectiveSection) -> 
 def _layout(config: RunConfig, spec: ModelSpec) -> Layout:
     """Short rows attend densely; for long ones the first implementation that is right on this device is taken."""
     precision, attention = config.model.learner_precision, "dense"
-    if config.batch.row_tokens > DENSE_UP_TO:
+    exact = config.model.numerics == "exact"
+    if config.batch.row_tokens > DENSE_UP_TO and not exact:
         dtype = jnp.dtype(COMPUTE[precision]).name
         attention = pick("packed", spec.heads, spec.kv_heads, spec.head_dim, dtype, attention_rule(spec))
     scan = config.model.learner_layers == "scan"
-    return Layout(scan=scan, remat=config.model.remat, attention=attention, precision=precision)
+    page_tokens = config.sampling.page_tokens if exact else 1
+    return Layout(scan=scan, remat=config.model.remat, attention=attention, precision=precision, page_tokens=page_tokens)
 
 
 def _expert_metrics(loads: Sequence[np.ndarray]) -> dict[str, float]:

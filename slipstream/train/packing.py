@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slipstream.core.records import TrainingSequence
-from slipstream.train.blocks import Block, blocks
+from slipstream.train.blocks import Block, aligned, blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +60,17 @@ def place(lengths: Sequence[int], row_tokens: int, rows: int) -> list[Placement]
     return [places[index] for index in range(len(lengths))]
 
 
-def pack(sequences: Sequence[TrainingSequence], row_tokens: int, rows: int) -> tuple[list[Microbatch], list[Placed]]:
-    """Microbatches of `rows` rows that hold all sequences, and where each sequence is. Raises ValueError when one is too long."""
-    laid = blocks(sequences, row_tokens)
+def pack(sequences: Sequence[TrainingSequence], row_tokens: int, rows: int, align: int = 1) -> tuple[list[Microbatch], list[Placed]]:
+    """Microbatches of `rows` rows that hold all sequences, and where each sequence is. Raises ValueError when one is too long.
+
+    Everything starts at a multiple of `align`, which divides `row_tokens`.
+    """
+    laid = blocks(sequences, row_tokens, align)
     places = place([block.positions for block in laid], row_tokens, rows)
     microbatches = [_empty(rows, row_tokens) for _ in range(1 + max((at.microbatch for at in places), default=-1))]
     found: dict[int, Placed] = {}
     for block, at in zip(laid, places, strict=True):
-        found |= _write_block(microbatches[at.microbatch], block, sequences, at)
+        found |= _write_block(microbatches[at.microbatch], block, sequences, at, align)
     return microbatches, [found[index] for index in range(len(sequences))]
 
 
@@ -106,7 +109,7 @@ def _empty(rows: int, row_tokens: int) -> Microbatch:
     )
 
 
-def _write_block(batch: Microbatch, block: Block, sequences: Sequence[TrainingSequence], at: Placement) -> dict[int, Placed]:
+def _write_block(batch: Microbatch, block: Block, sequences: Sequence[TrainingSequence], at: Placement, align: int) -> dict[int, Placed]:
     """Write the shared prefix, then the branches; segments are numbered from 1 in each row."""
     parent, start = 0, at.start
     if block.shared:
@@ -119,7 +122,7 @@ def _write_block(batch: Microbatch, block: Block, sequences: Sequence[TrainingSe
     found = {}
     for index in block.members:
         found[index] = Placed(at=Placement(microbatch=at.microbatch, row=at.row, start=start), first=block.shared)
-        start += _write_branch(batch, sequences[index], at.row, start, block.shared, parent)
+        start += aligned(_write_branch(batch, sequences[index], at.row, start, block.shared, parent), align)
     return found
 
 

@@ -4,6 +4,7 @@ Gradients are sums over tokens divided by a denominator counted over the whole o
 changes nothing but rounding.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -12,10 +13,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from slipstream.models.attention.aligned import aligned
 from slipstream.models.attention.registry import PACKED
 from slipstream.models.attention.rule import PackedRows
 from slipstream.models.decoder import packed_hidden_states
 from slipstream.models.logprobs import selected_logprobs, vocabulary_rule
+from slipstream.models.numerics import Numerics, program
 from slipstream.models.parameters import Params, output_matrix
 from slipstream.models.quant import COMPUTE
 from slipstream.models.spec import ModelSpec
@@ -32,8 +35,9 @@ class Layout:
 
     scan: bool  # one compiled layer in a loop
     remat: bool  # recompute activations in the backward pass
-    attention: str = "dense"  # a key of `models.attention.registry.PACKED`
+    attention: str = "dense"  # a key of `models.attention.registry.PACKED`; exact numerics have their own
     precision: Precision = "f32"  # of activations and products; master weights and their gradients are float32
+    page_tokens: int = 1  # segments start at multiples of this; the engine's page where numerics are exact
 
 
 @jax.tree_util.register_dataclass
@@ -56,28 +60,34 @@ class _Scored(NamedTuple):
     expert_load: jax.Array
 
 
-def _logprobs(params: Params, spec: ModelSpec, layout: Layout, batch: Microbatch, temperature: jax.Array) -> _Scored:
+def _logprobs(params: Params, spec: ModelSpec, layout: Layout, batch: Microbatch, temperature: jax.Array, numerics: Numerics) -> _Scored:
     rows = PackedRows(
         segments=jnp.asarray(batch.segment_ids), parents=jnp.asarray(batch.parent_ids), positions=jnp.asarray(batch.positions)
     )
     options: dict[str, Any] = {"dtype": COMPUTE[layout.precision], "scan": layout.scan, "remat": layout.remat}
-    found = packed_hidden_states(params, spec, jnp.asarray(batch.token_ids), rows, PACKED[layout.attention], **options)
+    attention = PACKED[layout.attention]
+    if numerics.exact:
+        attention = partial(aligned, page_tokens=layout.page_tokens, numerics=numerics)
+    found = packed_hidden_states(params, spec, jnp.asarray(batch.token_ids), rows, attention, numerics=numerics, **options)
     flat = found.hidden.reshape(-1, spec.d_model)
     output = output_matrix(params)
     assert isinstance(output, jax.Array), "the learner's weights are never quantised"
-    scored = selected_logprobs(flat, output, jnp.reshape(batch.targets, -1), temperature, vocabulary_rule(spec))
+    scored = selected_logprobs(flat, output, jnp.reshape(batch.targets, -1), temperature, vocabulary_rule(spec), numerics)
     shape = rows.segments.shape
     return _Scored(logprobs=scored.logprob.reshape(shape), entropy=scored.entropy.reshape(shape), expert_load=found.expert_load)
 
 
-@partial(jax.jit, static_argnames=("spec", "layout"))
-def score(params: Params, spec: ModelSpec, layout: Layout, batch: Microbatch, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Log-probs of the targets and entropies, both [rows, row_tokens]."""
-    return _logprobs(params, spec, layout, batch, temperature)[:2]
+def _score(
+    params: Params, spec: ModelSpec, layout: Layout, batch: Microbatch, temperature: jax.Array, *, numerics: Numerics
+) -> tuple[jax.Array, jax.Array]:
+    return _logprobs(params, spec, layout, batch, temperature, numerics)[:2]
 
 
-@partial(jax.jit, static_argnames=("spec", "layout", "token_loss"), donate_argnames=("gradient",))
-def accumulate(
+score: Callable[..., tuple[jax.Array, jax.Array]] = program(_score, static=("spec", "layout"))
+"""Log-probs of the targets and entropies, both [rows, row_tokens]."""
+
+
+def _accumulate(
     params: Params,
     spec: ModelSpec,
     layout: Layout,
@@ -87,14 +97,11 @@ def accumulate(
     proximal: jax.Array | None,
     temperature: jax.Array,
     denominator: jax.Array,
+    *,
+    numerics: Numerics,
 ) -> tuple[Params, TokenStatistics]:
-    """`gradient` plus that of the microbatch's loss sum / denominator; and the statistics of its tokens.
-
-    `proximal` None means the proximal policy is the current one (the first update of a step).
-    """
-
     def loss_of(params: Params) -> tuple[jax.Array, TokenStatistics]:
-        current, entropy, load = _logprobs(params, spec, layout, batch, temperature)
+        current, entropy, load = _logprobs(params, spec, layout, batch, temperature, numerics)
         near = jax.lax.stop_gradient(current) if proximal is None else proximal
         loss, limited = token_loss(current, near, jnp.asarray(batch.behaviour_logprobs), jnp.asarray(batch.advantages))
         masked = jnp.where(batch.loss_mask > 0, loss, 0.0)
@@ -103,6 +110,15 @@ def accumulate(
 
     (_, statistics), new = jax.value_and_grad(loss_of, has_aux=True)(params)
     return jax.tree.map(jnp.add, gradient, new), statistics
+
+
+accumulate: Callable[..., tuple[Params, TokenStatistics]] = program(
+    _accumulate, static=("spec", "layout", "token_loss"), donate=("gradient",)
+)
+"""`gradient` plus that of the microbatch's loss sum / denominator; and the statistics of its tokens.
+
+`proximal` None means the proximal policy is the current one (the first update of a step).
+"""
 
 
 @partial(jax.jit, static_argnames=("optimizer",), donate_argnames=("state",))

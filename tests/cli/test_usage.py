@@ -147,7 +147,7 @@ def test_the_version_is_printed() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", ["train", "report", "export", "import-gguf"])
+@pytest.mark.parametrize("command", ["train", "generate", "score", "serve", "report", "export", "import-gguf"])
 def test_every_command_explains_itself_with_an_example(command: str) -> None:
     done = slipstream(command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
@@ -155,7 +155,8 @@ def test_every_command_explains_itself_with_an_example(command: str) -> None:
 
 
 def test_help_is_fast_because_it_loads_no_numeric_library() -> None:
-    script = "import sys, slipstream.cli.main; print([name for name in ('jax', 'pyarrow', 'tokenizers', 'optax') if name in sys.modules])"
+    names = ("jax", "pyarrow", "tokenizers", "optax", "aiohttp")
+    script = f"import sys, slipstream.cli.main; print([name for name in {names} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -57,13 +58,11 @@ def engine(
     *,
     slots: int = SLOTS,
     per_dispatch: int = PER_DISPATCH,
-    stop_ids: Sequence[int] = (STOP,),
     max_tokens: int = MAX_TOKENS,
+    **options: Any,
 ) -> Engine:
     """An engine with version 0 loaded."""
-    made = Engine(
-        spec, id="test", clock=ManualClock(), slots=slots, max_tokens=max_tokens, tokens_per_dispatch=per_dispatch, stop_ids=stop_ids
-    )
+    made = Engine(spec, id="test", clock=ManualClock(), slots=slots, max_tokens=max_tokens, tokens_per_dispatch=per_dispatch, **options)
     made.load(weights(0, spec))
     return made
 

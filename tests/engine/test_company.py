@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slipstream.core.records import FinishReason, Sample
-from slipstream.engine import decode
+from slipstream.engine import programs
 from tests.engine.small import MAX_TOKENS, SLOTS, assert_same, drain, engine, mixed_requests, request
 
 REQUESTS = mixed_requests()
@@ -89,7 +89,7 @@ def test_the_seed_and_nothing_else_is_the_randomness() -> None:
         "largest": request("largest", prompt, seed=2**64 - 1),
         "elsewhere": request("elsewhere", other, seed=1),
     }
-    found = drain(engine(stop_ids=()), [replace(one, stop_ids=()) for one in requests.values()])
+    found = drain(engine(), [replace(one, stop_ids=()) for one in requests.values()])
     assert_same(found["again"], found["one"])
     different = ["one", "low word", "high word", "largest", "elsewhere"]
     assert len({tuple(found[name].completion_ids) for name in different}) == len(different)
@@ -102,9 +102,9 @@ def test_greedy_ignores_the_seed() -> None:
 
 
 def test_nothing_is_compiled_after_the_warm_up(alone: dict[str, Sample]) -> None:
-    """One decode program, one prefill program a prompt bucket, whatever the mixture."""
+    """One program each, whatever the mixture."""
     drain(engine(), REQUESTS)
-    compiled = decode.decode._cache_size(), decode.prefill._cache_size()
+    compiled = programs.decode.compiled(), programs.prefill.compiled(), programs.copy_pages.compiled()
     running = engine()
     for order in (REQUESTS, REQUESTS[::2], REQUESTS[::-3]):
         for one in order:
@@ -112,4 +112,4 @@ def test_nothing_is_compiled_after_the_warm_up(alone: dict[str, Sample]) -> None
             running.step()
         drain(running)
     drain(running, [request(f"p{length}", [1] * length, new=MAX_TOKENS - length) for length in range(1, MAX_TOKENS - 5)])
-    assert (decode.decode._cache_size(), decode.prefill._cache_size()) == compiled
+    assert (programs.decode.compiled(), programs.prefill.compiled(), programs.copy_pages.compiled()) == compiled

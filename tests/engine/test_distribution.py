@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from slipstream.core.records import Sample
-from slipstream.engine import decode
+from slipstream.engine import programs, sampling
 from slipstream.models.logprobs import VocabularyRule, log_distribution
+from slipstream.models.numerics import Numerics
 from slipstream.models.spec import ModelSpec
 from tests.engine.small import SPEC, drain, engine, params, request
 from tests.models.llama_oracle import file_tensors, log_softmax, oracle_logits
@@ -27,7 +28,7 @@ CHI2_16_ONE_IN_TEN_THOUSAND = 46.9  # 16 degrees of freedom: 17 tokens
 def sampled(spec: ModelSpec, temperature: float, draws: int = DRAWS) -> list[Sample]:
     """Samples of two tokens after PROMPT."""
     requests = [request(f"d{index}", PROMPT, new=2, temperature=temperature, stop_ids=()) for index in range(draws)]
-    found = drain(engine(spec, slots=SLOTS, per_dispatch=2, stop_ids=(), max_tokens=8), requests)
+    found = drain(engine(spec, slots=SLOTS, per_dispatch=2, max_tokens=8), requests)
     return [found[one.key[0]] for one in requests]
 
 
@@ -72,36 +73,37 @@ def top_one_stored(log_probs: jax.Array, token_ids: jax.Array) -> jax.Array:
     return log_probs.max(axis=-1)
 
 
-def temperature_ignored(logits: jax.Array, temperature: jax.Array, rule: VocabularyRule) -> jax.Array:
-    return log_distribution(logits, jnp.ones_like(temperature), rule)
+def temperature_ignored(logits: jax.Array, temperature: jax.Array, rule: VocabularyRule, numerics: Numerics) -> jax.Array:
+    return log_distribution(logits, jnp.ones_like(temperature), rule, numerics)
 
 
-def temperature_twice(logits: jax.Array, temperature: jax.Array, rule: VocabularyRule) -> jax.Array:
-    return log_distribution(logits, temperature * temperature, rule)
+def temperature_twice(logits: jax.Array, temperature: jax.Array, rule: VocabularyRule, numerics: Numerics) -> jax.Array:
+    return log_distribution(logits, temperature * temperature, rule, numerics)
 
 
-def log_probs_divided(logits: jax.Array, temperature: jax.Array, rule: VocabularyRule) -> jax.Array:
-    return log_distribution(logits, 1.0, rule) / temperature
+def log_probs_divided(logits: jax.Array, temperature: jax.Array, rule: VocabularyRule, numerics: Numerics) -> jax.Array:
+    return log_distribution(logits, 1.0, rule, numerics) / temperature
 
 
-def one_position_late(params, spec, token_ids, positions, *rest, **options):
-    return decode_hidden_states(params, spec, token_ids, positions + 1 if token_ids.shape[1] == 1 else positions, *rest, **options)
+def one_position_late(params, spec, pages, token_ids, positions, *rest, **options):
+    late = positions + 1 if len(token_ids) == SLOTS else positions  # decoding, not prefill
+    return paged_hidden_states(params, spec, pages, token_ids, late, *rest, **options)
 
 
-decode_hidden_states = decode.hidden_states
+paged_hidden_states = programs.paged_hidden_states
 FAULTS = {
-    "top-1 stored": ("select", top_one_stored, {"stored"}),
-    "temperature ignored": ("log_distribution", temperature_ignored, {"stored", "drawn"}),
-    "temperature applied twice": ("log_distribution", temperature_twice, {"stored", "drawn"}),
-    "log-probs divided by T": ("log_distribution", log_probs_divided, {"stored"}),
-    "position off by one": ("hidden_states", one_position_late, {"stored"}),
+    "top-1 stored": (sampling, "select", top_one_stored, {"stored"}),
+    "temperature ignored": (sampling, "log_distribution", temperature_ignored, {"stored", "drawn"}),
+    "temperature applied twice": (sampling, "log_distribution", temperature_twice, {"stored", "drawn"}),
+    "log-probs divided by T": (sampling, "log_distribution", log_probs_divided, {"stored"}),
+    "position off by one": (programs, "paged_hidden_states", one_position_late, {"stored"}),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, replacement, seen = FAULTS[fault]
-    monkeypatch.setattr(decode, name, replacement)
+    module, name, replacement, seen = FAULTS[fault]
+    monkeypatch.setattr(module, name, replacement)
     spec = replace(SHALLOW, context=1000 + list(FAULTS).index(fault))
     assert inspect(sampled(spec, 2.0), spec, 2.0) >= seen
 
@@ -109,7 +111,7 @@ def test_planted_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_greedy_is_the_argmax_at_every_position() -> None:
     """And its log-prob is that of temperature 1."""
     requests = [request(f"g{index}", [index + 1, 2, 3], new=20, temperature=0.0, stop_ids=()) for index in range(6)]
-    found, tensors = drain(engine(stop_ids=()), requests), file_tensors(params(0), SPEC)
+    found, tensors = drain(engine(), requests), file_tensors(params(0), SPEC)
     for one in requests:
         sample = found[one.key[0]]
         logits = oracle_logits(tensors, SPEC, [*one.prompt_ids, *sample.completion_ids[:-1]])[2:]

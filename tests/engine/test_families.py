@@ -29,7 +29,7 @@ def weights_of(family: str) -> WeightVersion:
 
 
 def sampler(spec: ModelSpec, family: str, precision: Precision = "f32") -> Engine:
-    made = Engine(spec, id="test", clock=ManualClock(), slots=4, max_tokens=80, tokens_per_dispatch=4, stop_ids=(), precision=precision)
+    made = Engine(spec, id="test", clock=ManualClock(), slots=4, max_tokens=80, tokens_per_dispatch=4, precision=precision)
     made.load(weights_of(family))
     return made
 

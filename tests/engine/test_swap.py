@@ -4,11 +4,12 @@ The reference stitches it together from the definition: an explicit cache whose 
 them, and the same noise.
 """
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from slipstream.core.records import Sample, SampleRequest
+from slipstream.engine.sampling import draw
 from tests.engine.small import PER_DISPATCH, SPEC, assert_same, drain, engine, params, request, weights
 from tests.models.llama_oracle import LlamaOracle, file_tensors, log_softmax
 
@@ -22,7 +23,7 @@ BEFORE = 2 * PER_DISPATCH  # tokens drawn when the weights change
 
 def swapped(*versions: int) -> dict[str, Sample]:
     """All requests, with a swap after every two dispatches."""
-    running = engine(stop_ids=())
+    running = engine()
     for one in REQUESTS:
         running.submit(one)
     for version in versions:
@@ -45,14 +46,14 @@ def stitched(one: SampleRequest, drawn: np.ndarray, versions: np.ndarray) -> tup
     for token in one.prompt_ids[:-1]:
         oracle.step(tensors[first], int(token))
     tokens, logprobs = [], []
-    key = jax.random.wrap_key_data(np.array([one.seed & 0xFFFFFFFF, one.seed >> 32], np.uint32))
+    key = jnp.array([[one.seed & 0xFFFFFFFF, one.seed >> 32]], jnp.uint32)
     fed = [one.prompt_ids[-1], *drawn[:-1]]
     for index, (token, version) in enumerate(zip(fed, versions, strict=True)):
         logits = oracle.step(tensors[version], int(token))
         log_probs = log_softmax(logits, one.temperature or 1.0)
-        position = len(one.prompt_ids) - 1 + index
-        noise = np.asarray(jax.random.gumbel(jax.random.fold_in(key, position), (SPEC.vocab,))) if one.temperature else 0.0
-        tokens.append(int(np.argmax(log_probs + noise)))
+        position = jnp.array([len(one.prompt_ids) + index])
+        by_chance = draw(jnp.asarray(log_probs[None], jnp.float32), key, position)[0]
+        tokens.append(int(by_chance if one.temperature else np.argmax(log_probs)))
         logprobs.append(log_probs[drawn[index]])
     return np.array(tokens), np.array(logprobs)
 
@@ -63,7 +64,7 @@ def test_versions_change_at_the_dispatch(found: dict[str, Sample]) -> None:
 
 
 def test_tokens_before_the_swap_are_those_of_the_unswapped_run(found: dict[str, Sample]) -> None:
-    plain = drain(engine(stop_ids=()), REQUESTS)
+    plain = drain(engine(), REQUESTS)
     for name, sample in found.items():
         np.testing.assert_array_equal(sample.completion_ids[:BEFORE], plain[name].completion_ids[:BEFORE])
         np.testing.assert_array_equal(sample.logprobs[:BEFORE], plain[name].logprobs[:BEFORE])
@@ -88,25 +89,25 @@ def test_several_swaps_in_one_sample() -> None:
 
 
 def test_loading_the_same_weights_under_another_number_changes_the_number_only() -> None:
-    running = engine(stop_ids=())
+    running = engine()
     running.submit(REQUESTS[0])
     running.step()
     again = weights(0)
     running.load(type(again)(lineage=0, version=9, params=again.params))
     sample = drain(running)["warm"]
-    assert_same(sample, drain(engine(stop_ids=()), REQUESTS[:1])["warm"])
+    assert_same(sample, drain(engine(), REQUESTS[:1])["warm"])
     np.testing.assert_array_equal(sample.versions, [0] * PER_DISPATCH + [9] * (20 - PER_DISPATCH))
 
 
 def test_a_request_that_waited_through_the_swap_is_wholly_of_the_new_version() -> None:
-    running = engine(stop_ids=())
+    running = engine()
     for index in range(4):
         running.submit(request(f"f{index}", [9], new=6, stop_ids=()))
     running.submit(REQUESTS[0])
     running.step()
     assert running.waiting() == 1
     running.load(weights(1))
-    fresh = engine(stop_ids=())
+    fresh = engine()
     fresh.load(weights(1))
     sample = drain(running)["warm"]
     assert (sample.versions == 1).all()

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from slipstream.models.attention.paged import page_of
 from slipstream.models.attention.registry import PACKED, PAGED
 from slipstream.models.attention.rule import PackedRows
 from slipstream.models.decoder import empty_pages, logits, packed_hidden_states, paged_hidden_states
@@ -39,7 +40,12 @@ def test_packed_rows(family: str, layout: tuple[str, bool, bool]) -> None:
 
 @partial(jax.jit, static_argnames=("spec", "attention", "scan"))
 def step(params, spec, pages, tokens, positions, tables, attention: str, scan: bool):
-    found = paged_hidden_states(params, spec, pages, tokens, positions, tables, PAGED[attention], scan=scan)
+    places = page_of(tables, positions, PAGE)
+
+    def attend(q, keys, values, first, window, rule):
+        return PAGED[attention](q, keys, values, tables + first, positions, window, rule)
+
+    found = paged_hidden_states(params, spec, pages, tokens, positions, places, attend, scan=scan)
     return found.state, logits(params, spec, found.hidden)
 
 

@@ -73,6 +73,7 @@ def _decode(spec, params, limits, precision: str, slots: int, context: int = 256
     import jax.numpy as jnp
 
     from slipstream.engine.decode import Rows, decode, empty_cache
+    from slipstream.engine.sampling import plain_rows
 
     weights, dtype = _prepared(spec, params, precision)
     cache = empty_cache(spec, slots, context, dtype)
@@ -81,15 +82,13 @@ def _decode(spec, params, limits, precision: str, slots: int, context: int = 256
         position=jnp.full(slots, context - steps - 2, jnp.int32),
         last_position=jnp.full(slots, context, jnp.int32),
         active=jnp.ones(slots, bool),
-        key=jnp.zeros((slots, 2), jnp.uint32),
-        temperature=jnp.ones(slots),
+        sampling=plain_rows(slots),
     )
-    stops = jnp.array([-1], jnp.int32)
-    compiled, seconds = _compiled(decode, (weights, spec, cache, rows, stops, steps))
+    compiled, seconds = _compiled(decode, (weights, spec, cache, rows, steps))
     state = {"cache": cache}
 
     def run():
-        state["cache"], drawn = compiled(weights, state["cache"], rows, stops)
+        state["cache"], drawn = compiled(weights, state["cache"], rows)
         return drawn
 
     operations = 2 * (_matrix_parameters(spec) + spec.vocab * spec.d_model * spec.tied) * slots * steps

@@ -113,6 +113,21 @@ def _backward(rule: AttentionRule, saved, cotangent: jax.Array):
 _blocks.defvjp(_forward_saving, _backward)
 
 
+def backward_of_blocks(rule: AttentionRule, saved, cotangent: jax.Array):
+    """The backward pass for whoever computed the forward one: saved (q, k, v, rows, window, mixed, log-sum-exp [b, t, h])."""
+    q, k, v, rows, window, mixed, lse = saved
+    (b, t, h), g = q.shape[:3], k.shape[2]
+    lse = jnp.where((rows.segments > 0)[..., None], lse, -MASKED)  # padding saw something else; it takes part in nothing
+
+    def grouped(array: jax.Array) -> jax.Array:
+        return _pad(array.reshape(b, t, g, h // g, -1), t)
+
+    lse = _pad(lse, t, -MASKED).reshape(b, -1, g, h // g).transpose(0, 2, 3, 1)
+    padded = (grouped(q), _pad(k, t), _pad(v, t), _pad_rows(rows, t), window, grouped(mixed), lse)
+    dq, dk, dv, _, none = _backward(rule, padded, grouped(cotangent))
+    return dq[:, :t].reshape(q.shape), dk[:, :t], dv[:, :t], jax.tree.map(_no_gradient, rows), none
+
+
 def _scores(rule: AttentionRule, queries: jax.Array, keys: jax.Array, allowed: jax.Array) -> jax.Array:
     """Scores [b, g, r, x, y] of a query block and a key block, in float32."""
     products = jnp.einsum("bxgrk,bygk->bgrxy", queries, keys, preferred_element_type=jnp.float32)
@@ -123,7 +138,7 @@ def _no_gradient(integers: jax.Array) -> np.ndarray:
     return np.zeros(integers.shape, jax.dtypes.float0)
 
 
-def _pad(array: jax.Array, tokens: int, value: int = 0) -> jax.Array:
+def _pad(array: jax.Array, tokens: int, value: float = 0) -> jax.Array:
     return jnp.pad(array, ((0, 0), (0, -tokens % BLOCK), *((0, 0),) * (array.ndim - 2)), constant_values=value)
 
 

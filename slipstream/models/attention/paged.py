@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from slipstream.models.attention.dense import attend
 from slipstream.models.attention.rule import MASKED, AttentionRule, capped, within
+from slipstream.models.numerics import FAST, Numerics
 
 
 def gathered(
@@ -30,33 +31,67 @@ def gathered(
 
 
 def by_page(
-    q: jax.Array, keys: jax.Array, values: jax.Array, tables: jax.Array, positions: jax.Array, window: int | jax.Array, rule: AttentionRule
+    q: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    tables: jax.Array,
+    positions: jax.Array,
+    window: int | jax.Array,
+    rule: AttentionRule,
+    numerics: Numerics = FAST,
 ) -> jax.Array:
     """The same with an online softmax over one page of each row at a time; stops at the longest row's last page."""
-    n, h, width = q.shape
-    page, g = keys.shape[1], keys.shape[2]
-    grouped = q.reshape(n, g, h // g, width)
+    mixed, _ = units_by_page(q[:, None], keys, values, tables, positions[:, None], window, rule, numerics)
+    return mixed[:, 0]
+
+
+def units_by_page(
+    q: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    tables: jax.Array,
+    positions: jax.Array,
+    window: int | jax.Array,
+    rule: AttentionRule,
+    numerics: Numerics = FAST,
+) -> tuple[jax.Array, jax.Array]:
+    """`by_page` for units of x rows that share a table: q [u, x, h, k], tables [u, j], positions [u, x] -> [u, x, h, k].
+
+    Also the log-sum-exp of the scores, float32 [u, x, h]. In exact mode neither the number of units nor further pages that a row
+    does not see change its bits: a page unseen multiplies by exp(0) = 1 and adds 0.
+    """
+    u, x, h, width = q.shape
+    page, g, seal = keys.shape[1], keys.shape[2], numerics.seal
+    grouped = seal(q.reshape(u, x, g, h // g, width).swapaxes(1, 2).reshape(u, g, -1, width))  # [u, g, m, k], m = x r
 
     def one_page(block: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]):
         peak, total, mixed = carry
         k, v = keys[tables[:, block]], values[tables[:, block]]
-        allowed = within(positions[:, None], block * page + jnp.arange(page)[None], window)
-        v = jnp.where(allowed[..., None, None], v, 0)
-        products = jnp.einsum("ngrk,nBgk->ngrB", grouped, k, preferred_element_type=jnp.float32)
-        scores = jnp.where(allowed[:, None, None], capped(products, rule), MASKED)
-        higher = jnp.maximum(peak, scores.max(axis=-1))
-        weights = jnp.where(allowed[:, None, None], jnp.exp(scores - higher[..., None]), 0.0)
-        shrink = jnp.exp(peak - higher)
-        added = jnp.einsum("ngrB,nBgk->ngrk", weights.astype(v.dtype), v, preferred_element_type=jnp.float32)
-        return higher, total * shrink + weights.sum(axis=-1), mixed * shrink[..., None] + added
+        allowed = within(positions[:, :, None], block * page + jnp.arange(page), window)  # [u, x, B]
+        v = jnp.where(allowed.any(axis=1)[..., None, None], v, 0)
+        seen = jnp.repeat(allowed, h // g, axis=1)[:, None]
+        products = seal(jnp.einsum("ugmk,uBgk->ugmB", grouped, seal(k), preferred_element_type=jnp.float32))
+        scores = jnp.where(seen, capped(products, rule, numerics), MASKED)
+        higher = jnp.maximum(peak, scores.max(axis=-1, keepdims=True))
+        weights = seal(jnp.where(seen, numerics.exp(seal(scores - higher)), 0.0))
+        shrink = numerics.exp(seal(peak - higher))
+        added = seal(jnp.einsum("ugmB,uBgk->ugmk", seal(weights.astype(v.dtype)), seal(v), preferred_element_type=jnp.float32))
+        return higher, seal(seal(total * shrink) + numerics.total(weights)), seal(seal(mixed * shrink) + added)
 
-    start = (jnp.full(grouped.shape[:3], MASKED), jnp.zeros(grouped.shape[:3]), jnp.zeros(grouped.shape))
-    _, total, mixed = jax.lax.fori_loop(0, positions.max() // page + 1, one_page, start)
-    return (mixed / total[..., None]).reshape(q.shape).astype(q.dtype)
+    start = (jnp.full((u, g, grouped.shape[2], 1), MASKED), jnp.zeros((u, g, grouped.shape[2], 1)), jnp.zeros(grouped.shape))
+    peak, total, mixed = jax.lax.fori_loop(0, positions.max() // page + 1, one_page, start)
+
+    def back(array: jax.Array) -> jax.Array:
+        return array.reshape(u, g, x, h // g, -1).swapaxes(1, 2).reshape(u, x, h, -1)
+
+    return back(seal(seal(mixed / total).astype(q.dtype))), back(peak + jnp.log(total))[..., 0]
 
 
-def write_pages(pool: jax.Array, layer: int | jax.Array, new: jax.Array, tables: jax.Array, positions: jax.Array) -> jax.Array:
-    """`pool` [L, p, B, g, k] with the rows' new keys or values [n, g, k] of a layer at their positions [n]."""
-    page = pool.shape[2]
-    places = jnp.take_along_axis(tables, (positions // page)[:, None], axis=1)[:, 0]
-    return pool.at[layer, places, positions % page].set(new.astype(pool.dtype))
+def page_of(tables: jax.Array, positions: jax.Array, page_tokens: int) -> jax.Array:
+    """The page [n] in which each row's position [n] lies, by tables [n, j]."""
+    return jnp.take_along_axis(tables, (positions // page_tokens)[:, None], axis=1)[:, 0]
+
+
+def write_pages(pool: jax.Array, layer: int | jax.Array, new: jax.Array, pages: jax.Array, positions: jax.Array) -> jax.Array:
+    """`pool` [L, p, B, g, k] with the rows' new keys or values [n, g, k] of a layer in their pages [n], at their positions [n]."""
+    return pool.at[layer, pages, positions % pool.shape[2]].set(new.astype(pool.dtype))

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from slipstream.models.layers import soft_cap
+from slipstream.models.numerics import FAST, Numerics
 from slipstream.models.spec import ModelSpec
 
 MASKED = -1e30  # score of a key that is not seen; finite, so that differences of two are defined
@@ -43,9 +44,9 @@ def attention_rule(spec: ModelSpec) -> AttentionRule:
     return AttentionRule(scale=scalar**-0.5, softcap=spec.attention_softcap)
 
 
-def capped(scores: jax.Array, rule: AttentionRule) -> jax.Array:
+def capped(products: jax.Array, rule: AttentionRule, numerics: Numerics = FAST) -> jax.Array:
     """Raw products q k to scores."""
-    return soft_cap(scores * rule.scale, rule.softcap)
+    return soft_cap(numerics.seal(products * rule.scale), rule.softcap, numerics)
 
 
 def within(queries: jax.Array, keys: jax.Array, window: int | jax.Array) -> jax.Array:

@@ -1,0 +1,334 @@
+"""The scheduler: which sequence holds which row and pages, and what each dispatch computes. A pure state machine, without jax.
+
+Sequences are served in the order they were submitted. Those with pages are `running`; the others wait in one queue and every
+one of them was submitted later than any that runs. So a sequence that must give its pages up (always the latest that runs)
+goes to the head of the queue, comes back first, and can keep its row meanwhile: nobody else is admitted before it.
+
+It does not look at weights, stop tokens or text. The engine calls `plan` and `record` in turn, and the rest in between.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from slipstream.core.errors import TransitionError
+from slipstream.engine.blocks import PagePool
+from slipstream.engine.plan import Chunk, Decoding, Outcome, Plan, RequestKey
+from slipstream.engine.prefix import PrefixIndex
+
+
+class State(StrEnum):
+    """Where a sequence stands."""
+
+    WAITING = "waiting"  # never admitted so far
+    RUNNING = "running"  # has a row and pages; prefills or decodes
+    PREEMPTED = "preempted"  # has a row and its tokens, but no pages; will be prefilled again
+    FINISHED = "finished"
+    ABORTED = "aborted"
+
+
+ALLOWED: dict[State, frozenset[State]] = {
+    State.WAITING: frozenset({State.RUNNING, State.ABORTED}),
+    State.RUNNING: frozenset({State.PREEMPTED, State.FINISHED, State.ABORTED}),
+    State.PREEMPTED: frozenset({State.RUNNING, State.ABORTED}),
+    State.FINISHED: frozenset(),
+    State.ABORTED: frozenset(),
+}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Sequence:
+    """A request that has not ended."""
+
+    key: RequestKey
+    tokens: list[int]  # prompt, then what was drawn
+    most_tokens: int  # prompt + max_new_tokens
+    state: State = State.WAITING
+    row: int = -1  # from its first admission to its end
+    epoch: int = -1  # when it was admitted last
+    table: list[int] = field(default_factory=list[int])
+    computed: int = 0  # positions from 0 on whose keys and values are in its pages, or will be after the present plan
+
+    @property
+    def newest(self) -> int:
+        """Position of the newest token; prefill ends before it."""
+        return len(self.tokens) - 1
+
+    @property
+    def steps_left(self) -> int:
+        return self.most_tokens - len(self.tokens)
+
+
+class Scheduler:
+    """Plans dispatches for `rows` sequences at a time over `pages` pages of `page_tokens` tokens.
+
+    A plan prefills at most `prefill_tokens` tokens and decodes up to `tokens_per_dispatch` steps. Results of a dispatch must be
+    recorded before the next is planned. All counts are at least 1.
+    """
+
+    def __init__(self, *, rows: int, pages: int, page_tokens: int, prefill_tokens: int, tokens_per_dispatch: int) -> None:
+        sizes = {"rows": rows, "page_tokens": page_tokens, "prefill_tokens": prefill_tokens, "tokens_per_dispatch": tokens_per_dispatch}
+        for name, value in sizes.items():
+            if value < 1:
+                raise ValueError(f"{name} = {value}: at least 1 is needed")
+        self.pool = PagePool(pages)
+        self.preemptions = 0  # sequences that gave their pages up because others needed them, so far
+        self._page_tokens, self._prefill_tokens, self._steps = page_tokens, prefill_tokens, tokens_per_dispatch
+        self._index = PrefixIndex(page_tokens)
+        self._filled = [0] * pages  # positions of each page that are prefilled, or will be after the present plan
+        self._free_rows = list(range(rows))  # a heap
+        self._live: dict[RequestKey, _Sequence] = {}
+        self._running: list[_Sequence] = []  # in submit order
+        self._queue: deque[_Sequence] = deque()  # in submit order: preempted, then waiting
+        self._counts = dict.fromkeys(State, 0)
+        self._version: int | None = None
+        self._epoch = -1  # changes of the version so far; unlike a version, never comes back
+        self._paused = False
+        self._planned: dict[int, _Sequence] | None = None  # by row, those that decode in the plan not yet recorded
+
+    # What the engine's users ask for
+
+    def submit(self, key: RequestKey, prompt_ids: Iterable[int], max_new_tokens: int) -> None:
+        """Queue a request. Raises ValueError where it is empty, known already, or too long for the whole pool."""
+        tokens = [int(token) for token in prompt_ids]
+        if key in self._live:
+            raise ValueError(f"request {key} has been submitted and has not ended")
+        if not tokens or max_new_tokens < 1:
+            raise ValueError(f"request {key}: {len(tokens)} prompt + {max_new_tokens} new tokens; at least 1 of each is needed")
+        sequence = _Sequence(key=key, tokens=tokens, most_tokens=len(tokens) + max_new_tokens)
+        needed = self._pages_to(sequence.most_tokens - 1)  # the last token drawn is never processed
+        if needed > self.pool.pages:
+            raise ValueError(
+                f"request {key}: {len(tokens)} prompt + {max_new_tokens} new tokens need {needed} pages of {self._page_tokens} tokens; "
+                f"there are {self.pool.pages}"
+            )
+        self._live[key] = sequence
+        self._counts[State.WAITING] += 1
+        self._queue.append(sequence)
+
+    def abort(self, key: RequestKey) -> bool:
+        """End a request now, also between `plan` and `record`. False where no such request waits or runs."""
+        sequence = self._live.get(key)
+        if sequence is None:
+            return False
+        (self._running if sequence.state is State.RUNNING else self._queue).remove(sequence)
+        self._end(sequence, State.ABORTED)
+        return True
+
+    def pause(self) -> None:
+        """No plans until `resume`. Nothing is lost."""
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+
+    def recompute_all(self) -> None:
+        """Every running sequence gives up its pages, and is prefilled again by the next plans. Not between `plan` and `record`."""
+        self._check_recorded()
+        while self._running:
+            self._preempt_latest()
+
+    def counts(self) -> dict[State, int]:
+        """Sequences by state, ended ones included: the sum is what was ever submitted."""
+        return dict(self._counts)
+
+    @property
+    def idle(self) -> bool:
+        """Every request has ended."""
+        return not self._live
+
+    # Dispatches
+
+    def plan(self, version: int) -> Plan | None:
+        """What the next dispatch, with weights `version`, does. None where nothing is left to do, or while paused."""
+        self._check_recorded()
+        if self._paused:
+            return None
+        if version != self._version:
+            self._version, self._epoch = version, self._epoch + 1
+        self._extend_running()
+        self._admit()
+        copies = self._copy_tails()
+        decode = [sequence for sequence in self._running if sequence.computed == sequence.newest]
+        chunks = self._prefill()
+        if not decode and not chunks:
+            return None
+        self._planned = {sequence.row: sequence for sequence in decode}
+        return Plan(version=version, copies=copies, prefill=chunks, decode=tuple(self._decoding(sequence) for sequence in decode))
+
+    def record(self, outcomes: Mapping[int, Outcome]) -> tuple[RequestKey, ...]:
+        """Take the results of the planned dispatch, by row; the requests that finished. Those of aborted requests are ignored.
+
+        Raises TransitionError, changing nothing, for results that do not belong to the plan.
+        """
+        if self._planned is None:
+            raise TransitionError("results came, but no dispatch is planned")
+        if unknown := [row for row in outcomes if row not in self._planned]:
+            raise TransitionError(f"results came for rows {unknown}, which do not decode")
+        due = {row: sequence for row, sequence in self._planned.items() if sequence.state is State.RUNNING}
+        for row, sequence in due.items():
+            steps = min(self._steps, sequence.steps_left)
+            if row not in outcomes or not 1 <= len(outcomes[row].token_ids) <= steps:
+                raise TransitionError(f"request {sequence.key}, row {row}: 1 to {steps} tokens were due, and {outcomes.get(row)} came")
+        self._planned = None
+        finished: list[RequestKey] = []
+        for row, sequence in due.items():
+            sequence.tokens += outcomes[row].token_ids
+            sequence.computed = sequence.newest
+            if outcomes[row].ended or sequence.steps_left == 0:
+                self._running.remove(sequence)
+                self._end(sequence, State.FINISHED)
+                finished.append(sequence.key)
+        return tuple(finished)
+
+    # Pages and rows
+
+    def _pages_to(self, position: int) -> int:
+        """Pages that hold the positions before this one."""
+        return -(-position // self._page_tokens)
+
+    def _pages_due(self, sequence: _Sequence, dispatches: int = 1) -> int:
+        """Pages a sequence needs for its tokens and so many more dispatches."""
+        return self._pages_to(sequence.newest + min(dispatches * self._steps, sequence.steps_left))
+
+    def _take(self, sequence: _Sequence, count: int) -> None:
+        for page in self.pool.take(count):
+            self._filled[page] = 0
+            sequence.table.append(page)
+
+    def _release(self, sequence: _Sequence) -> None:
+        self._index.forget(self.pool.release(sequence.table))
+        sequence.table.clear()
+        sequence.computed = 0
+
+    def _extend_running(self) -> None:
+        """Give every running sequence the pages of one more dispatch, oldest first, preempting the latest where they run out.
+
+        The oldest always goes on: alone it has the whole pool, and `submit` made sure that this is enough.
+        """
+        done = 0
+        while done < len(self._running):
+            sequence = self._running[done]
+            missing = self._pages_due(sequence) - len(sequence.table)
+            if missing <= self.pool.free:
+                self._take(sequence, missing)
+                done += 1
+            else:
+                self._preempt_latest()
+                self.preemptions += 1
+
+    def _admit(self) -> None:
+        """Move the head of the queue to the rows as long as there is a row and there are pages. Nobody overtakes the head.
+
+        Pages that those running need in their next dispatch are left free, or the newcomer would be preempted at once.
+        """
+        ahead = sum(self._pages_due(sequence, dispatches=2) - len(sequence.table) for sequence in self._running)
+        while self._queue:
+            sequence = self._queue[0]
+            known = sequence.tokens[:-1]
+            shared = self._index.full_pages(self._epoch, known)
+            own = self._pages_due(sequence) - len(shared)
+            if own + ahead > self.pool.free or (sequence.row < 0 and not self._free_rows):
+                return
+            self._running.append(self._queue.popleft())
+            self._move(sequence, State.RUNNING)
+            if sequence.row < 0:
+                sequence.row = heapq.heappop(self._free_rows)
+            sequence.epoch = self._epoch
+            self.pool.share(shared)
+            sequence.table.extend(shared)
+            self._take(sequence, own)
+            self._index.add(self._epoch, known, sequence.table)
+            ahead += self._pages_due(sequence, dispatches=2) - len(sequence.table)
+
+    def _preempt_latest(self) -> None:
+        sequence = self._running.pop()
+        self._queue.appendleft(sequence)
+        self._move(sequence, State.PREEMPTED)
+        self._release(sequence)
+
+    def _end(self, sequence: _Sequence, state: State) -> None:
+        self._move(sequence, state)
+        self._release(sequence)
+        if sequence.row >= 0:
+            heapq.heappush(self._free_rows, sequence.row)
+        del self._live[sequence.key]
+
+    def _move(self, sequence: _Sequence, state: State) -> None:
+        if state not in ALLOWED[sequence.state]:
+            raise TransitionError(f"request {sequence.key} is {sequence.state} and cannot become {state}")
+        self._counts[sequence.state] -= 1
+        self._counts[state] += 1
+        sequence.state = state
+
+    def _check_recorded(self) -> None:
+        if self._planned is not None:
+            raise TransitionError("the results of the planned dispatch have not been recorded")
+
+    # What is computed
+
+    def _advance(self, sequence: _Sequence) -> None:
+        """Skip the positions that are computed already, by this sequence or another that holds the same page."""
+        while sequence.computed < sequence.newest:
+            index, offset = divmod(sequence.computed, self._page_tokens)
+            filled = self._filled[sequence.table[index]]
+            if filled <= offset:
+                return
+            sequence.computed += filled - offset
+
+    def _fill(self, sequence: _Sequence, end: int) -> None:
+        """Note that the positions of a sequence before `end` are computed after this plan."""
+        for index in range(sequence.computed // self._page_tokens, self._pages_to(end)):
+            self._filled[sequence.table[index]] = min(self._page_tokens, end - index * self._page_tokens)
+        sequence.computed = end
+
+    def _copied_tail(self, sequence: _Sequence) -> tuple[int, int] | None:
+        """The source of a sequence's last, partly prefilled page and its positions. None: it has none, or computes it itself."""
+        index, positions = divmod(sequence.newest, self._page_tokens)
+        if positions == 0:
+            return None
+        source = self._index.first(sequence.table[index])
+        return None if source == sequence.table[index] else (source, positions)
+
+    def _copy_tails(self) -> tuple[tuple[int, int], ...]:
+        """Complete those sequences whose last page lacks only what another's, complete before this plan, has."""
+        copies: list[tuple[int, int]] = []
+        for sequence in self._running:
+            self._advance(sequence)
+            tail = self._copied_tail(sequence) if sequence.computed < sequence.newest else None
+            if tail is None:
+                continue
+            source, positions = tail
+            if sequence.computed == sequence.newest - positions and self._filled[source] == positions:
+                copies.append((source, sequence.table[sequence.computed // self._page_tokens]))
+                self._fill(sequence, sequence.newest)
+        return tuple(copies)
+
+    def _prefill(self) -> tuple[Chunk, ...]:
+        """Spend the prefill tokens, oldest sequence first. What a plan's earlier chunks compute counts as computed for the later."""
+        chunks: list[Chunk] = []
+        left = self._prefill_tokens
+        for sequence in self._running:
+            self._advance(sequence)
+            tail = self._copied_tail(sequence) if sequence.computed < sequence.newest else None
+            start = sequence.computed
+            end = min(start + left, sequence.newest - (0 if tail is None else tail[1]))
+            if end > start:
+                left -= end - start
+                self._fill(sequence, end)
+                tokens, table = tuple(sequence.tokens[start:end]), tuple(sequence.table)
+                chunks.append(Chunk(key=sequence.key, row=sequence.row, start=start, token_ids=tokens, table=table))
+        return tuple(chunks)
+
+    def _decoding(self, sequence: _Sequence) -> Decoding:
+        return Decoding(
+            key=sequence.key,
+            row=sequence.row,
+            token=sequence.tokens[-1],
+            position=sequence.newest,
+            steps_left=sequence.steps_left,
+            mixed=sequence.epoch != self._epoch,
+            table=tuple(sequence.table),
+        )

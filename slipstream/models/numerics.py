@@ -1,0 +1,133 @@
+"""How numbers are rounded: `fast`, as XLA likes it in each program, or `exact`, to the same bits in every program.
+
+Exact arithmetic rests on one property of a device: at a fixed shape, a row of an operation's result depends on that row alone.
+So (a) every operation that rounds stands between optimization barriers, where no fusion can change its code; (b) sums run down
+an explicit halving tree; (c) matrix products are made in tiles of a fixed number of rows; (d) attention goes over pages of a
+fixed size from position 0 (`attention/paged.py`); (e) exp and log are taken of whole vectors. Both modes are the same functions:
+here is all that differs.
+
+XLA's CPU compiler (jax 0.10) drops barriers before it fuses, and then joins a product and a sum into one rounding wherever
+they meet; programs in exact mode are compiled without that pass. `barriers_hold` asks whether it worked.
+
+Only the forward pass must be exact: the backward pass of a tiled product is one product over all rows.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+REVISION = 1  # of the order of operations; workers with different ones are not aligned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """Hashable, so a static argument."""
+
+    exact: bool = False
+    row_tile: int = 16  # rows of every matrix product in exact mode; never 1, whose kernel is another
+    query_tile: int = 8  # rows of one sequence that attend together where many are at hand (learning, prefill)
+
+    def seal(self, x: jax.Array) -> jax.Array:
+        """A barrier that no operation is fused, moved or recomputed across."""
+        return jax.lax.optimization_barrier(x) if self.exact else x
+
+    def total(self, x: jax.Array) -> jax.Array:
+        """The sum over the last axis, which stays with length 1."""
+        return _tree_sum(x) if self.exact else jnp.sum(x, axis=-1, keepdims=True)
+
+    def exp(self, x: jax.Array) -> jax.Array:
+        """Elementwise exp. The last few elements of an array that is no whole number of vectors are computed by other code."""
+        return self.seal(_of_whole_vectors(jnp.exp, self.seal(x))) if self.exact else jnp.exp(x)
+
+    def log(self, x: jax.Array) -> jax.Array:
+        """Elementwise natural logarithm, as `exp`."""
+        return self.seal(_of_whole_vectors(jnp.log, self.seal(x))) if self.exact else jnp.log(x)
+
+    def product(self, x: jax.Array, matrix: jax.Array) -> jax.Array:
+        """x [..., i] times matrix [i, o], in x's dtype (products of bfloat16 are summed in float32 and rounded once)."""
+        if not self.exact:
+            return x @ matrix
+        flat = x.reshape(-1, x.shape[-1])
+        return _tiled(self.row_tile, flat, matrix).reshape(*x.shape[:-1], matrix.shape[1])
+
+
+FAST, EXACT = Numerics(), Numerics(exact=True)
+_KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
+_VECTOR = 16  # elements of the widest vector of any CPU
+
+
+def program(function: Callable[..., Any], *, static: Sequence[str], donate: Sequence[str] = ()) -> Callable[..., Any]:
+    """`jax.jit` for both modes; `function` has a static keyword `numerics` that says which."""
+    options: dict[str, Any] = {"static_argnames": ("numerics", *static), "donate_argnames": tuple(donate)}
+    fast, exact = jax.jit(function, **options), jax.jit(function, **options, compiler_options=_compiler_options())
+
+    @wraps(function)
+    def call(*arguments: Any, numerics: Numerics = FAST, **named: Any) -> Any:
+        return (exact if numerics.exact else fast)(*arguments, numerics=numerics, **named)
+
+    call.compiled = lambda: fast._cache_size() + exact._cache_size()  # pyright: ignore[reportAttributeAccessIssue] - programs so far
+    return call
+
+
+def barriers_hold() -> bool:
+    """Whether a program of exact mode, compiled now, still has its barriers. Where it has not, exact mode must be refused."""
+
+    def two(x: jax.Array, *, numerics: Numerics) -> jax.Array:
+        return numerics.seal(numerics.seal(x * x) + x)
+
+    jitted = jax.jit(two, static_argnames=("numerics",), compiler_options=_compiler_options())
+    return jitted.lower(jnp.ones(64), numerics=EXACT).compile().as_text().count("opt-barrier(") == 2
+
+
+def _compiler_options() -> dict[str, str] | None:
+    return _KEEP_BARRIERS if jax.default_backend() == "cpu" else None
+
+
+def _of_whole_vectors(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+    if x.size % _VECTOR == 0:
+        return function(x)
+    padded = jnp.pad(x.reshape(-1), (0, -x.size % _VECTOR), constant_values=1.0)
+    return jax.lax.optimization_barrier(function(jax.lax.optimization_barrier(padded)))[: x.size].reshape(x.shape)
+
+
+def _tree_sum(x: jax.Array) -> jax.Array:
+    """Pairs are added until one number is left, each sum rounded by itself; the order depends on the length alone."""
+    length = x.shape[-1]
+    padded = 1 << max(0, length - 1).bit_length()
+    x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, padded - length)])
+    while padded > 1:
+        padded //= 2
+        x = jax.lax.optimization_barrier(x[..., :padded] + x[..., padded:])
+    return jax.lax.optimization_barrier(x)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _tiled(tile: int, x: jax.Array, matrix: jax.Array) -> jax.Array:
+    rows, width = x.shape
+    x, matrix = jax.lax.optimization_barrier((x, matrix))
+    tiles = jnp.pad(x, ((0, -rows % tile), (0, 0))).reshape(-1, tile, width)
+
+    def product(rows_of_tile: jax.Array) -> jax.Array:
+        return jax.lax.optimization_barrier(jax.lax.optimization_barrier(rows_of_tile) @ matrix)
+
+    if tiles.shape[0] == 1:
+        out = product(tiles[0])[None]
+    else:
+        out = jax.lax.map(product, tiles)
+    return jax.lax.optimization_barrier(out.reshape(-1, matrix.shape[1])[:rows])
+
+
+def _tiled_saving(tile: int, x: jax.Array, matrix: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _tiled(tile, x, matrix), (x, matrix)
+
+
+def _tiled_backward(tile: int, saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, matrix = saved
+    return cotangent @ matrix.T, jnp.einsum("ni,no->io", x, cotangent, preferred_element_type=jnp.float32).astype(matrix.dtype)
+
+
+_tiled.defvjp(_tiled_saving, _tiled_backward)
