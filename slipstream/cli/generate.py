@@ -31,9 +31,6 @@ def generate_command(
 
     Example: slipstream generate --model models/SmolLM2-135M-Instruct --prompts prompts.jsonl --out samples.jsonl --n 4
     """
-    if exact:
-        raise UsageError("--exact: exact mode is not available in this version")
-
     from slipstream.runtime.devices import configure_jax
     from slipstream.runtime.generate import GenerateSettings, generate
 
@@ -51,6 +48,7 @@ def generate_command(
         max_tokens=max_tokens,
         slots=slots,
         precision=precision.value,
+        exact=exact,
         quiet=quiet,
     )
     try:

@@ -22,14 +22,11 @@ def score_command(
 
     Example: slipstream score --model models/SmolLM2-135M-Instruct --in samples.jsonl --out scores.jsonl
     """
-    if exact:
-        raise UsageError("--exact: exact mode is not available in this version")
-
     from slipstream.runtime.devices import configure_jax
     from slipstream.runtime.score import score_file
 
     configure_jax()
-    made = score_file(model, source, out, temperature=temperature, quiet=quiet)
+    made = score_file(model, source, out, temperature=temperature, exact=exact, quiet=quiet)
     if as_json:
         found = {"out": str(out), "rows": made.rows, "tokens": made.tokens, "tokens_per_second": round(made.tokens_per_second, 1)}
         typer.echo(json.dumps(found))

@@ -168,8 +168,8 @@ class SamplingSection(Section):
     """Samples that run at once in one engine; fewer than a batch, so that new weights meet running samples."""
     tokens_per_dispatch: Positive = 4
     """Decode steps between two looks at new requests and new weights."""
-    page_tokens: Literal[8, 16, 32, 64] = 16
-    """Positions of one page of the key/value cache; part of the arithmetic when numerics are exact."""
+    page_tokens: Literal[8, 16, 32, 64, 128] = 64
+    """Positions of one page of the key/value cache. Larger ones are faster; exact numerics leave half of one empty a sequence."""
     kv_on_swap: Literal["keep", "recompute"] = "keep"
     """Keys and values of older weights when new ones arrive: kept (harmless, and free) or computed again."""
     precision: Literal["f32", "bf16", "int8", "fp8"] = "f32"

@@ -62,7 +62,7 @@ class Engine:
         tokens_per_dispatch: int,
         precision: Precision = "f32",
         exact: bool = False,
-        page_tokens: int = 16,
+        page_tokens: int = 64,
         pages: int | None = None,
         on_swap: Literal["keep", "recompute"] = "keep",
     ) -> None:
@@ -75,6 +75,8 @@ class Engine:
             raise RunFailed("exact mode: this compiler does not keep barriers between operations; use numerics = fast")
         self._on_swap = on_swap
         self._known = spec.vocab if spec.known_tokens is None else spec.known_tokens
+        if not exact:  # a page need not be longer than any sequence; in exact mode its length is part of the arithmetic
+            page_tokens = min(page_tokens, 1 << (max_tokens - 1).bit_length())
         longest = -(-max_tokens // page_tokens)
         pages = slots * longest if pages is None else pages
         unit = min(self._numerics.query_tile, page_tokens)

@@ -6,7 +6,6 @@ no bit. Each program takes the pool of pages and gives it back; the last page is
 Letters: n rows, u units of x tokens, j pages of a table, v vocabulary, m copies.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import jax
@@ -17,7 +16,7 @@ from slipstream.models.attention.paged import by_page, page_of, units_by_page
 from slipstream.models.attention.rule import AttentionRule
 from slipstream.models.decoder import Pages, logits, paged_hidden_states
 from slipstream.models.logprobs import vocabulary_rule
-from slipstream.models.numerics import Numerics, program
+from slipstream.models.numerics import Numerics, Program
 from slipstream.models.parameters import Params
 from slipstream.models.spec import ModelSpec
 
@@ -124,11 +123,11 @@ def _next_logits(params: Params, spec: ModelSpec, pages: Pages, rows: Rows, nume
     return found.state, logits(params, spec, found.hidden, numerics)
 
 
-copy_pages: Callable[..., Pages] = program(_copy_pages, static=(), donate=("pages",))
+copy_pages = Program(_copy_pages, static=(), donate=("pages",))
 """Pages `sources` [m] copied to `targets` [m]; pairs of scratch do nothing."""
 
-prefill: Callable[..., Pages] = program(_prefill, static=("spec",), donate=("pages",))
+prefill = Program(_prefill, static=("spec",), donate=("pages",))
 """Keys and values of the units' tokens, written to their pages. Tokens of one call see those of earlier units, and of their own."""
 
-decode: Callable[..., tuple[Pages, Drawn]] = program(_decode, static=("spec", "steps"), donate=("pages",))
+decode = Program(_decode, static=("spec", "steps"), donate=("pages",))
 """Draw up to `steps` tokens in every active row, ending early when none is. A row stops at a stop id or its last position."""

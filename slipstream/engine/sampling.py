@@ -150,7 +150,7 @@ def _truncated(log_probs: jax.Array, rows: SamplingRows, numerics: Numerics) -> 
     Works without a sort, which takes 40 times as long on CPU: the bits of non-negative floats are ordered as the floats are, so
     the distance of the last token kept is found by halving an interval of 31-bit numbers.
     """
-    n, v = log_probs.shape
+    v = log_probs.shape[1]
     below = jnp.abs(log_probs.max(axis=1, keepdims=True) - log_probs)  # abs: no negative zero
     kept = below <= -jnp.log(rows.min_p)[:, None]
 

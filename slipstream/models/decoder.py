@@ -148,8 +148,9 @@ def paged_hidden_states(
     def attend(q: jax.Array, k: jax.Array, v: jax.Array, at: At, pool: Pages) -> tuple[jax.Array, Pages]:
         keys = paged.write_pages(pool.keys, at.layer, k, places, positions)
         values = paged.write_pages(pool.values, at.layer, v, places, positions)
-        flat = (part.reshape(-1, *part.shape[2:]) for part in (keys, values))
-        return attention(q, *flat, at.layer * keys.shape[1], at.window, rule), Pages(keys=keys, values=values)
+        flat_keys, flat_values = (part.reshape(-1, *part.shape[2:]) for part in (keys, values))
+        mixed = attention(q, flat_keys, flat_values, at.layer * keys.shape[1], at.window, rule)
+        return mixed, Pages(keys=keys, values=values)
 
     options: dict[str, Any] = {"dtype": pages.keys.dtype, "scan": scan, "adapters": adapters, "numerics": numerics}
     return hidden_states(params, spec, token_ids, positions, attend, pages, **options)

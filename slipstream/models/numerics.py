@@ -14,7 +14,7 @@ Only the forward pass must be exact: the backward pass of a tiled product is one
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -52,7 +52,8 @@ class Numerics:
         if not self.exact:
             return x @ matrix
         flat = x.reshape(-1, x.shape[-1])
-        return _tiled(self.row_tile, flat, matrix).reshape(*x.shape[:-1], matrix.shape[1])
+        found: Any = _tiled(self.row_tile, flat, matrix)
+        return found.reshape(*x.shape[:-1], matrix.shape[1])
 
 
 FAST, EXACT = Numerics(), Numerics(exact=True)
@@ -60,17 +61,35 @@ _KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 _VECTOR = 16  # elements of the widest vector of any CPU
 
 
-def program(function: Callable[..., Any], *, static: Sequence[str], donate: Sequence[str] = ()) -> Callable[..., Any]:
-    """`jax.jit` for both modes; `function` has a static keyword `numerics` that says which."""
-    options: dict[str, Any] = {"static_argnames": ("numerics", *static), "donate_argnames": tuple(donate)}
-    fast, exact = jax.jit(function, **options), jax.jit(function, **options, compiler_options=_compiler_options())
+class Program:
+    """`jax.jit` of one function for both modes; the function has a static keyword `numerics` that says which."""
 
-    @wraps(function)
-    def call(*arguments: Any, numerics: Numerics = FAST, **named: Any) -> Any:
-        return (exact if numerics.exact else fast)(*arguments, numerics=numerics, **named)
+    def __init__(self, function: Callable[..., Any], *, static: Sequence[str], donate: Sequence[str] = ()) -> None:
+        self._function = function
+        self._options: dict[str, Any] = {"static_argnames": ("numerics", *static), "donate_argnames": tuple(donate)}
 
-    call.compiled = lambda: fast._cache_size() + exact._cache_size()  # pyright: ignore[reportAttributeAccessIssue] - programs so far
-    return call
+    @cached_property
+    def _fast(self) -> Any:
+        return jax.jit(self._function, **self._options)
+
+    @cached_property
+    def _exact(self) -> Any:
+        """Made when first called: which options there are depends on the device, and asking for it ends jax's set-up."""
+        return jax.jit(self._function, **self._options, compiler_options=_compiler_options())
+
+    def __call__(self, *arguments: Any, numerics: Numerics = FAST, **named: Any) -> Any:
+        return self._of(numerics)(*arguments, numerics=numerics, **named)
+
+    def lower(self, *arguments: Any, numerics: Numerics = FAST, **named: Any) -> Any:
+        """The lowered program, for those who look at it or time its compilation."""
+        return self._of(numerics).lower(*arguments, numerics=numerics, **named)
+
+    def compiled(self) -> int:
+        """Programs compiled so far; one more after the start means that a shape was not foreseen."""
+        return self._fast._cache_size() + self._exact._cache_size()
+
+    def _of(self, numerics: Numerics) -> Any:
+        return self._exact if numerics.exact else self._fast
 
 
 def barriers_hold() -> bool:
@@ -80,7 +99,8 @@ def barriers_hold() -> bool:
         return numerics.seal(numerics.seal(x * x) + x)
 
     jitted = jax.jit(two, static_argnames=("numerics",), compiler_options=_compiler_options())
-    return jitted.lower(jnp.ones(64), numerics=EXACT).compile().as_text().count("opt-barrier(") == 2
+    text = jitted.lower(jnp.ones(64), numerics=EXACT).compile().as_text()
+    return text is not None and text.count("opt-barrier(") == 2
 
 
 def _compiler_options() -> dict[str, str] | None:

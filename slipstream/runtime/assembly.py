@@ -30,6 +30,7 @@ class Assembly:
     learner: Learner
     ledger: Ledger
     store: MemoryStore
+    sampler: Engine
     roles: Roles
 
 
@@ -102,7 +103,7 @@ def assemble(
         evaluator_phases=evaluator_phases,
         clock=clock,
     )
-    return Assembly(learner=learner, ledger=ledger, store=store, roles=roles)
+    return Assembly(learner=learner, ledger=ledger, store=store, sampler=engine, roles=roles)
 
 
 def sampling_rules(config: RunConfig) -> SamplingRules:

@@ -46,6 +46,7 @@ class GenerateSettings:
     max_tokens: int = 256  # new tokens a sample
     slots: int = 8
     precision: Precision = "f32"
+    exact: bool = False  # log-probs are those of `score --exact` to the bit
     quiet: bool = False
 
 
@@ -89,6 +90,7 @@ def generate(settings: GenerateSettings) -> Generated:
         slots=settings.slots,  # however few samples: shapes, and with them bits, are the same for every file
         max_tokens=_cache_tokens(prompts, settings, model),
         precision=settings.precision,
+        exact=settings.exact,
         tokens_per_dispatch=TOKENS_PER_DISPATCH,
     )
     requests = list(_requests(prompts, settings, model))

@@ -13,11 +13,12 @@ from slipstream.core.errors import UsageError
 from slipstream.core.records import TrainingSequence
 from slipstream.models.attention.registry import DENSE_UP_TO, pick
 from slipstream.models.attention.rule import attention_rule
+from slipstream.models.numerics import EXACT, FAST, Numerics
 from slipstream.models.parameters import Params
 from slipstream.models.spec import ModelSpec
 from slipstream.runtime.countdown import Countdown
 from slipstream.runtime.input_rows import check_output, read_rows, row_id
-from slipstream.runtime.serve.model import open_model
+from slipstream.runtime.serve.model import PAGE_TOKENS, open_model
 from slipstream.runtime.serve.prompts import given_ids
 from slipstream.telemetry.atomic import atomic_write_bytes
 from slipstream.telemetry.jsonl import encode_row
@@ -46,7 +47,7 @@ class _Row:
     sequence: TrainingSequence
 
 
-def score_file(model: Path, source: Path, out: Path, *, temperature: float = 1.0, quiet: bool = False) -> Scored:
+def score_file(model: Path, source: Path, out: Path, *, temperature: float = 1.0, exact: bool = False, quiet: bool = False) -> Scored:
     """Write a row of log-probs for each row of `source`, one entry a completion token, float32.
 
     Raises UsageError for rows or a model that cannot be used, before anything is computed.
@@ -61,7 +62,7 @@ def score_file(model: Path, source: Path, out: Path, *, temperature: float = 1.0
     progress = Countdown(len(rows), "rows", clock, (lambda _: None) if quiet else None)
     written: list[bytes] = []
     for part in _parts(rows):
-        found = logprobs(params, opened.spec, [row.sequence for row in part], temperature)
+        found = logprobs(params, opened.spec, [row.sequence for row in part], temperature, EXACT if exact else FAST)
         written += [encode_row({"id": row.id, "logprobs": values[row.prompt :]}) for row, values in zip(part, found, strict=True)]
         progress.add(len(part), sum(len(row.sequence.token_ids) for row in part))
     atomic_write_bytes(out, b"".join(written))
@@ -70,15 +71,18 @@ def score_file(model: Path, source: Path, out: Path, *, temperature: float = 1.0
     return Scored(rows=len(rows), tokens=tokens, tokens_per_second=progress.tokens_per_second())
 
 
-def logprobs(params: Params, spec: ModelSpec, sequences: Sequence[TrainingSequence], temperature: float = 1.0) -> list[np.ndarray]:
+def logprobs(
+    params: Params, spec: ModelSpec, sequences: Sequence[TrainingSequence], temperature: float = 1.0, numerics: Numerics = FAST
+) -> list[np.ndarray]:
     """Log-prob of each token of each sequence, float32 [tokens], in the learner's float32 arithmetic; 0 in prompts."""
     width = _width(max(len(sequence.token_ids) for sequence in sequences))
     attention = "dense"
-    if width > DENSE_UP_TO:
+    if width > DENSE_UP_TO and not numerics.exact:
         attention = pick("packed", spec.heads, spec.kv_heads, spec.head_dim, "float32", attention_rule(spec))
-    layout = Layout(scan=False, remat=False, attention=attention, precision="f32")
-    microbatches, places = pack(sequences, width, _rows(sequences, width))
-    found = [np.asarray(score(params, spec, layout, batch, jnp.float32(temperature))[0]) for batch in microbatches]
+    page_tokens = PAGE_TOKENS if numerics.exact else 1
+    layout = Layout(scan=False, remat=False, attention=attention, precision="f32", page_tokens=page_tokens)
+    microbatches, places = pack(sequences, width, _rows(sequences, width), page_tokens)
+    found = [np.asarray(score(params, spec, layout, batch, jnp.float32(temperature), numerics=numerics)[0]) for batch in microbatches]
     return unpack(found, sequences, places)
 
 

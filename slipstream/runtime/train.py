@@ -15,6 +15,7 @@ from slipstream.runtime.embedded import Embedded
 from slipstream.runtime.failures import failures_logged
 from slipstream.runtime.policy import Policy, open_policy
 from slipstream.runtime.recorder import Recorder
+from slipstream.runtime.self_test import check_before_run
 from slipstream.runtime.stop import StopFlag
 from slipstream.telemetry.evaluations import evaluation_from_row
 from slipstream.telemetry.jsonl import read_jsonl
@@ -110,6 +111,8 @@ class _Job:
             self._begin(parts, stop)
         else:
             self._go_on(parts, checkpoint)
+        self.progress.phase("checking the sampler")
+        check_before_run(config, self.policy.spec, self.policy.task, parts.sampler, parts.learner, events)
         self._steps(parts, stop)
         parts.ledger.close()
         events.emit("supervisor", "run_finished", steps=parts.learner.version)

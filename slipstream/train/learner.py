@@ -65,10 +65,13 @@ class Learner:
         return WeightVersion(lineage=self._lineage, version=self._version, params=self._params)
 
     def warm_step(self, sequences: Sequence[TrainingSequence]) -> float:
-        """One supervised optimizer step, at temperature 1; returns its loss, nats a token."""
-        microbatches, _ = self._pack(sequences)
+        """One supervised optimizer step, at temperature 1; returns its loss, nats a token.
+
+        Always in fast numerics: nothing that a sampler drew is compared with it.
+        """
+        microbatches, _ = pack(sequences, self._batch.row_tokens, self._batch.rows_per_microbatch)
         tokens = _trained_tokens(sequences)
-        statistics, _, _ = self._update(self._warm, microbatches, [None] * len(microbatches), tokens, jnp.float32(1.0))
+        statistics, _, _ = self._update(self._warm, microbatches, [None] * len(microbatches), tokens, jnp.float32(1.0), FAST)
         return float(sum(np.asarray(part.loss).sum(dtype=np.float64) for part in statistics) / tokens)
 
     def begin_reinforcement(self) -> None:
@@ -88,7 +91,7 @@ class Learner:
         rate = float(np.asarray(self._reinforcement.schedule(self._updates)))
         for part, microbatches, near in zip(parts, packed, proximal, strict=True):
             statistics, grad_norm, update_norm = self._update(
-                self._reinforcement, microbatches, near, max(1, _trained_tokens(part)), self._temperature
+                self._reinforcement, microbatches, near, max(1, _trained_tokens(part)), self._temperature, self._numerics
             )
             tables.append(_table(microbatches, statistics))
             loads += [np.asarray(batch.expert_load) for batch in statistics]
@@ -112,10 +115,14 @@ class Learner:
             }
         )
 
-    def score(self, sequences: Sequence[TrainingSequence], weights: WeightVersion) -> list[np.ndarray]:
-        """Log-probs of each sequence's tokens [tokens] under given weights; 0 for the first and for a prompt shared with a neighbour."""
+    def score(self, sequences: Sequence[TrainingSequence], weights: WeightVersion, temperature: float | None = None) -> list[np.ndarray]:
+        """Log-probs of each sequence's tokens [tokens] under given weights; 0 for the first and for a prompt shared with a neighbour.
+
+        `temperature` is that of training samples unless another is given.
+        """
         microbatches, places = self._pack(sequences)
-        found = [np.asarray(self._score(weights.params, batch)) for batch in microbatches]
+        at = self._temperature if temperature is None else jnp.float32(temperature)
+        found = [np.asarray(self._score(weights.params, batch, at)) for batch in microbatches]
         return unpack(found, sequences, places)
 
     def save(self, directory: Path) -> None:
@@ -132,14 +139,14 @@ class Learner:
     def _pack(self, sequences: Sequence[TrainingSequence]) -> tuple[list[Microbatch], list[Placed]]:
         return pack(sequences, self._batch.row_tokens, self._batch.rows_per_microbatch, self._layout.page_tokens)
 
-    def _score(self, params: Params, batch: Microbatch) -> jax.Array:
-        return score(params, self._spec, self._layout, batch, self._temperature, numerics=self._numerics)[0]
+    def _score(self, params: Params, batch: Microbatch, temperature: jax.Array) -> jax.Array:
+        return score(params, self._spec, self._layout, batch, temperature, numerics=self._numerics)[0]
 
     def _proximal(self, packed: Sequence[Sequence[Microbatch]]) -> list[list[jax.Array | None]]:
         """Log-probs at the start of the step, needed once there is a second optimizer step; None = the current ones."""
         if len(packed) == 1:
             return [[None] * len(packed[0])]
-        return [[self._score(self._params, batch) for batch in microbatches] for microbatches in packed]
+        return [[self._score(self._params, batch, self._temperature) for batch in microbatches] for microbatches in packed]
 
     def _update(
         self,
@@ -148,6 +155,7 @@ class Learner:
         proximal: Sequence[jax.Array | None],
         denominator: int,
         temperature: jax.Array,
+        numerics: Numerics,
     ) -> tuple[list[TokenStatistics], float, float]:
         gradient = zero_gradient(self._params)
         statistics = []
@@ -162,7 +170,7 @@ class Learner:
                 near,
                 temperature,
                 jnp.float32(denominator),
-                numerics=self._numerics,
+                numerics=numerics,
             )
             statistics.append(part)
         self._params, self._state, grad_norm, update_norm = apply_gradient(phase.optimizer, self._params, self._state, gradient)

@@ -4,7 +4,6 @@ Gradients are sums over tokens divided by a denominator counted over the whole o
 changes nothing but rounding.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -18,7 +17,7 @@ from slipstream.models.attention.registry import PACKED
 from slipstream.models.attention.rule import PackedRows
 from slipstream.models.decoder import packed_hidden_states
 from slipstream.models.logprobs import selected_logprobs, vocabulary_rule
-from slipstream.models.numerics import Numerics, program
+from slipstream.models.numerics import Numerics, Program
 from slipstream.models.parameters import Params, output_matrix
 from slipstream.models.quant import COMPUTE
 from slipstream.models.spec import ModelSpec
@@ -83,7 +82,7 @@ def _score(
     return _logprobs(params, spec, layout, batch, temperature, numerics)[:2]
 
 
-score: Callable[..., tuple[jax.Array, jax.Array]] = program(_score, static=("spec", "layout"))
+score = Program(_score, static=("spec", "layout"))
 """Log-probs of the targets and entropies, both [rows, row_tokens]."""
 
 
@@ -112,9 +111,7 @@ def _accumulate(
     return jax.tree.map(jnp.add, gradient, new), statistics
 
 
-accumulate: Callable[..., tuple[Params, TokenStatistics]] = program(
-    _accumulate, static=("spec", "layout", "token_loss"), donate=("gradient",)
-)
+accumulate = Program(_accumulate, static=("spec", "layout", "token_loss"), donate=("gradient",))
 """`gradient` plus that of the microbatch's loss sum / denominator; and the statistics of its tokens.
 
 `proximal` None means the proximal policy is the current one (the first update of a step).

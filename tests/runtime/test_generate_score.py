@@ -100,6 +100,13 @@ def test_scores_are_the_samples_log_probs_in_the_same_order(model: Path, tmp_pat
         np.testing.assert_allclose(found["logprobs"], row["logprobs"], atol=1e-4)
 
 
+def test_exact_scores_are_the_samples_log_probs_to_the_bit(model: Path, tmp_path: Path) -> None:
+    samples = generate(model, tmp_path, PROMPTS, "--exact", "--n", "2", "--max-tokens", "20")
+    scored = score(model, tmp_path, samples[::-1], "--exact")
+    for row, sample in zip(scored, samples[::-1], strict=True):
+        assert row["logprobs"] == sample["logprobs"]
+
+
 def test_scores_at_a_temperature_are_those_of_samples_drawn_at_it(model: Path, tmp_path: Path) -> None:
     rows = generate(model, tmp_path, PROMPTS, "--temperature", "0.5")
     warm, plain = score(model, tmp_path, rows, "--temperature", "0.5"), score(model, tmp_path, rows)
@@ -175,7 +182,6 @@ def test_bad_rows_to_score_are_told(model: Path, tmp_path: Path) -> None:
         (["--temperature", "-1", "--top-p", "0", "--n", "0"], "--temperature -1.0: must be 0 (greedy) or a positive number; --top-p 0.0"),
         (["--top-k", "0"], "--top-k 0: must be -1 (all tokens) or at least 1"),
         (["--temperature", "nan"], "--temperature nan"),
-        (["--exact"], "exact mode is not available in this version"),
         (["--out", "absent/out.jsonl"], "there is no directory"),
     ],
 )
@@ -191,8 +197,6 @@ def test_files_that_hold_nothing_are_told(model: Path, tmp_path: Path) -> None:
         call = ["score", "--model", str(model), "--in", str(tmp_path / "empty.jsonl"), "--out", str(tmp_path / "out")]
         with pytest.raises(UsageError, match="holds no rows"):
             app(call, standalone_mode=False)
-    with pytest.raises(UsageError, match="exact mode is not available"):
-        app([*call, "--exact"], standalone_mode=False)
 
 
 def test_the_countdown_tells_speed_and_time_left() -> None:

@@ -48,58 +48,85 @@ def models_command(
     print(json.dumps({"benchmark": "models", "model": str(model), "limits": bounds, "rows": rows, "machine": machine()}))
 
 
-def _prefill(spec, params, limits, precision: str, prompts: int = 8, tokens: int = 128) -> dict[str, Any]:
-    import jax.numpy as jnp
+def _prefill(spec, params, limits, precision: str, tokens: int = 128, calls: int = 4) -> dict[str, Any]:
+    import numpy as np
 
-    from slipstream.engine.decode import empty_cache, prefill
+    from slipstream.engine.plan import Chunk
+    from slipstream.engine.programs import prefill
+    from slipstream.engine.units import prefill_calls
+    from slipstream.models.numerics import FAST
 
     weights, dtype = _prepared(spec, params, precision)
-    cache = empty_cache(spec, prompts, tokens, dtype)
-    where = jnp.arange(prompts, dtype=jnp.int32)
-    arguments = (weights, spec, cache, jnp.ones((prompts, tokens), jnp.int32), where, where)
-    compiled, seconds = _compiled(prefill, arguments)
-    state = {"cache": cache}
+    shapes, pages = _cache(spec, dtype, rows=1, context=tokens)
+    chunk = Chunk(key=("", 0), row=0, start=0, token_ids=(1,) * tokens, table=tuple(range(shapes.table_pages)))
+    (units,) = prefill_calls([chunk], shapes)
+    compiled, seconds = _compiled(prefill, (weights, spec, pages, units), numerics=FAST)
+    state = {"pages": pages}
 
     def run():
-        state["cache"] = compiled(weights, state["cache"], *arguments[3:])
-        return state["cache"]
+        for _ in range(calls):
+            state["pages"] = compiled(weights, state["pages"], units)
+        return state["pages"]
 
-    counted = prompts * tokens
-    least = limits.seconds(2 * _matrix_parameters(spec) * counted, _bytes(weights), _name(dtype))
-    return _row("prefill", precision, f"{prompts} x {tokens} tokens", counted, run, seconds, compiled, least)
+    counted = int(np.prod(units.token_ids.shape)) * calls
+    least = limits.seconds(2 * _layer_parameters(spec) * counted, _bytes(weights) * calls, _name(dtype))
+    return _row("prefill", precision, f"{calls} x {tokens} tokens", counted, run, seconds, compiled, least)
 
 
 def _decode(spec, params, limits, precision: str, slots: int, context: int = 256, steps: int = 8) -> dict[str, Any]:
     import jax.numpy as jnp
+    import numpy as np
 
-    from slipstream.engine.decode import Rows, decode, empty_cache
+    from slipstream.engine.programs import Rows, decode
     from slipstream.engine.sampling import plain_rows
+    from slipstream.models.numerics import FAST
 
     weights, dtype = _prepared(spec, params, precision)
-    cache = empty_cache(spec, slots, context, dtype)
+    shapes, pages = _cache(spec, dtype, rows=slots, context=context)
     rows = Rows(
         token=jnp.ones(slots, jnp.int32),
         position=jnp.full(slots, context - steps - 2, jnp.int32),
         last_position=jnp.full(slots, context, jnp.int32),
         active=jnp.ones(slots, bool),
+        tables=jnp.asarray(np.arange(shapes.scratch, dtype=np.int32).reshape(slots, -1)),
         sampling=plain_rows(slots),
     )
-    compiled, seconds = _compiled(decode, (weights, spec, cache, rows, steps))
-    state = {"cache": cache}
+    compiled, seconds = _compiled(decode, (weights, spec, pages, rows), steps=steps, numerics=FAST)
+    state = {"pages": pages}
 
     def run():
-        state["cache"], drawn = compiled(weights, state["cache"], rows)
+        state["pages"], drawn = compiled(weights, state["pages"], rows)
         return drawn
 
-    operations = 2 * (_matrix_parameters(spec) + spec.vocab * spec.d_model * spec.tied) * slots * steps
-    least = limits.seconds(operations, (_bytes(weights) + _bytes(cache)) * steps, _name(dtype))
-    return _row("decode", precision, f"{slots} slots, context {context}", slots * steps, run, seconds, compiled, least)
+    operations = 2 * (_layer_parameters(spec) + spec.vocab * spec.d_model) * slots * steps
+    least = limits.seconds(operations, (_bytes(weights) + _bytes(pages)) * steps, _name(dtype))
+    return _row("decode", precision, f"{slots} rows, context {context}", slots * steps, run, seconds, compiled, least)
+
+
+def _cache(spec, dtype, rows: int, context: int, page_tokens: int = 64):
+    """Shapes of an engine for `rows` sequences of `context` tokens, and its empty pool."""
+    from slipstream.engine.engine import PREFILL_TOKENS
+    from slipstream.engine.units import Shapes
+    from slipstream.models.decoder import empty_pages
+    from slipstream.models.numerics import FAST
+
+    table, unit = context // page_tokens, FAST.query_tile
+    shapes = Shapes(
+        rows=rows,
+        units=PREFILL_TOKENS // unit,
+        unit_tokens=unit,
+        table_pages=table,
+        page_tokens=page_tokens,
+        scratch=rows * table,
+    )
+    return shapes, empty_pages(spec, rows * table + 1, page_tokens, dtype)
 
 
 def _training(spec, params, limits, scan: bool, rows: int = 4, tokens: int = 128) -> dict[str, Any]:
     import jax.numpy as jnp
     import numpy as np
 
+    from slipstream.models.numerics import FAST
     from slipstream.train.objectives.sft import sft
     from slipstream.train.packing import Microbatch
     from slipstream.train.update import Layout, accumulate, zero_gradient
@@ -119,14 +146,14 @@ def _training(spec, params, limits, scan: bool, rows: int = 4, tokens: int = 128
     layout = Layout(scan=scan, remat=True)
     one = jnp.float32(1.0)
     arguments = (params, spec, layout, sft, zero_gradient(params), batch, None, one, one)
-    compiled, seconds = _compiled(accumulate, arguments)
+    compiled, seconds = _compiled(accumulate, arguments, numerics=FAST)
     state = {"gradient": arguments[4]}
 
     def run():
         state["gradient"], statistics = compiled(params, state["gradient"], batch, None, one, one)
         return statistics
 
-    operations = 8 * (_matrix_parameters(spec) + spec.vocab * spec.d_model * spec.tied) * rows * tokens
+    operations = 8 * (_layer_parameters(spec) + spec.vocab * spec.d_model) * rows * tokens
     least = limits.seconds(operations, 4 * _bytes(params), "float32")
     what = f"{rows} x {tokens} tokens, {'scanned' if scan else 'unrolled'}, recomputed"
     return _row("forward + backward", "f32", what, rows * tokens, run, seconds, compiled, least)
@@ -158,20 +185,20 @@ def _prepared(spec, params, precision):
     return unstack(at_precision(params, spec, precision)), COMPUTE[precision]
 
 
-def _compiled(function, arguments: tuple):
+def _compiled(function, arguments: tuple, **static: Any):
     """The compiled program and the seconds that tracing and compiling took; no persistent cache is set in this command."""
     started = time.perf_counter()
-    compiled = function.lower(*arguments).compile()
+    compiled = function.lower(*arguments, **static).compile()
     return compiled, time.perf_counter() - started
 
 
-def _matrix_parameters(spec) -> int:
-    """Parameters that each token is multiplied with: of experts only those visited; an untied output included."""
+def _layer_parameters(spec) -> int:
+    """Parameters of layers that each token is multiplied with: of experts only those visited."""
     from slipstream.models.parameters import declarations
 
     total = 0
     for declaration in declarations(spec):
-        if declaration.fan_in and declaration.path != ("embed",):
+        if declaration.fan_in and declaration.path[0] == "layers":
             visited = spec.experts.per_token / spec.experts.count if "expert" in declaration.stack else 1
             total += int(math.prod(declaration.shape(spec)) * visited)
     return total

@@ -46,9 +46,9 @@ def _forward(how, q: jax.Array, k: jax.Array, v: jax.Array, rows: PackedRows, wi
     b, t, h, width = q.shape
     tile = min(numerics.query_tile, page)
     tables = jnp.repeat(page_tables(rows, page).reshape(-1, t // page), page // tile, axis=0)
-    pools = (part.reshape(-1, page, *part.shape[2:]) for part in (k, v))
+    keys, values = (part.reshape(-1, page, *part.shape[2:]) for part in (k, v))
     units, positions = q.reshape(-1, tile, h, width), rows.positions.reshape(-1, tile)
-    mixed, lse = units_by_page(units, *pools, tables, positions, window, rule, numerics)
+    mixed, lse = units_by_page(units, keys, values, tables, positions, window, rule, numerics)
     return mixed.reshape(q.shape), lse.reshape(b, t, h)
 
 

@@ -14,6 +14,7 @@ from slipstream.text.chat import ChatTemplate, read_chat_template
 from slipstream.text.tokenizer import Tokenizer
 from slipstream.weights.files import read_params
 
+PAGE_TOKENS = 64  # of the cache; in exact mode part of the arithmetic, so `generate` and `score` have the same
 TOKENS_PER_DISPATCH = 4  # more: fewer pauses of the device; fewer: tokens are shown, and freed slots filled, sooner
 
 
@@ -58,6 +59,7 @@ def build_engine(
     slots: int,
     max_tokens: int,
     precision: Precision = "f32",
+    exact: bool = False,
     tokens_per_dispatch: int = TOKENS_PER_DISPATCH,
 ) -> Engine:
     """An engine with the directory's weights as version 0. `max_tokens` bounds prompt plus completion."""
@@ -69,6 +71,8 @@ def build_engine(
         max_tokens=max_tokens,
         tokens_per_dispatch=tokens_per_dispatch,
         precision=precision,
+        exact=exact,
+        page_tokens=PAGE_TOKENS,
     )
     engine.load(WeightVersion(lineage=0, version=0, params=read_params(model.directory, model.spec)))
     return engine
