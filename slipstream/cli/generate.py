@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from slipstream.cli.precision import PrecisionOption
-from slipstream.core.errors import UsageError
 
 
 def generate_command(

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from slipstream.core.errors import UsageError
-
 
 def score_command(
     model: Annotated[Path, typer.Option(help="Model directory in Hugging Face layout.")],
