@@ -78,9 +78,9 @@ def test_minibatches_share_the_proximal_policy_of_the_steps_start(monkeypatch: p
     start = running.weights()
     seen, real = [], learner_module.accumulate
 
-    def spy(policy, spec, layout, loss, gradient, microbatch, proximal, temperature, denominator):
+    def spy(policy, spec, layout, loss, gradient, microbatch, proximal, temperature, denominator, *, numerics):
         seen.append((policy, microbatch, proximal, float(denominator)))
-        return real(policy, spec, layout, loss, gradient, microbatch, proximal, temperature, denominator)
+        return real(policy, spec, layout, loss, gradient, microbatch, proximal, temperature, denominator, numerics=numerics)
 
     monkeypatch.setattr(learner_module, "accumulate", spy)
     metrics = running.step(SEQUENCES)
