@@ -17,6 +17,7 @@ from tests.engine.test_learner_agreement import sequence
 from tests.goldens.read import FAMILIES, golden
 from tests.models.families import golden_model
 
+FAST = ("llama", "qwen3_moe", "gemma2", "gemma3")  # the others by the slow tests; the decoder's own are fast for all
 KNOWN = 40  # of 96 rows of the vocabulary, where a test pads it
 
 
@@ -49,7 +50,7 @@ def scores(spec: ModelSpec, family: str, requests: list[SampleRequest], found: d
     return [logprobs[one.loss_mask] for logprobs, one in zip(scored, sequences, strict=True)]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in FAMILIES])
 def test_greedy_samples_are_those_of_transformers(family: str) -> None:
     known = golden(family)
     prompt = known.tokens[: known.greedy_prompt]

@@ -21,7 +21,7 @@ from slipstream.models.attention import registry
 from slipstream.models.attention.chunked import BLOCK, chunked
 from slipstream.models.attention.dense import attend, attention_layout, dense
 from slipstream.models.attention.optional import tokamax
-from slipstream.models.attention.paged import by_page, gathered, write_pages
+from slipstream.models.attention.paged import by_page, gathered, page_of, write_pages
 from slipstream.models.attention.rule import AttentionRule, PackedRows, attention_rule, related
 from slipstream.models.spec import ModelSpec, RopeSpec
 
@@ -349,7 +349,8 @@ def test_the_longest_row_may_end_anywhere_in_its_page(last: int) -> None:
 def test_writing_puts_each_row_in_its_page_and_nothing_else() -> None:
     layers, new = 3, np.random.default_rng(1).normal(size=(len(ROWS), KV_HEADS, WIDTH)).astype(np.float32)
     before = np.zeros((layers, PAGES, PAGE, KV_HEADS, WIDTH), np.float32)
-    arguments = (jnp.asarray(array) for array in (new, TABLES, POSITIONS))
+    pages = page_of(jnp.asarray(TABLES), jnp.asarray(POSITIONS), PAGE)
+    arguments = (jnp.asarray(new), pages, jnp.asarray(POSITIONS))
     found = np.asarray(jax.jit(write_pages)(jnp.asarray(before), jnp.int32(1), *arguments))
     for row, (table, position) in enumerate(ROWS[:6]):
         np.testing.assert_array_equal(found[1, table[position // PAGE], position % PAGE], new[row])
