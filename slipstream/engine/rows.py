@@ -9,7 +9,10 @@ from slipstream.engine.sampling import UNUSED, SamplingRows
 
 
 class SamplingTable:
-    """How the request in each slot draws. Mutable, under the same condition. A free slot has no wishes, so that it costs nothing."""
+    """Mutable; changed only while no dispatch is in flight, because the device may read these very buffers.
+
+    A free slot has no wishes, so that it costs nothing.
+    """
 
     def __init__(self, slots: int, known_tokens: int) -> None:
         self._known = known_tokens

@@ -10,9 +10,8 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from slipstream.models.numerics import FAST, Numerics
+from slipstream.models.numerics import FAST, Numerics, no_gradient
 from slipstream.models.weight import Quantised, Weight
 
 BLOCK = 16  # rows; a group's last block is partly empty, so small blocks waste little and large ones run faster
@@ -72,11 +71,7 @@ def _backward(saved: tuple[jax.Array, jax.Array, jax.Array], cotangent: jax.Arra
     start = jnp.zeros(weight.shape, jnp.float32)
     dweight, dx = jax.lax.scan(block, start, (_spread(x, laid), _spread(cotangent, laid), laid.group, laid.used))
     trained = jnp.issubdtype(weight.dtype, jnp.floating)
-    return _collect(dx, laid), dweight.astype(weight.dtype) if trained else _no_gradient(weight), _no_gradient(sizes)
-
-
-def _no_gradient(integers: jax.Array) -> np.ndarray:
-    return np.zeros(integers.shape, jax.dtypes.float0)
+    return _collect(dx, laid), dweight.astype(weight.dtype) if trained else no_gradient(weight), no_gradient(sizes)
 
 
 grouped_blocks.defvjp(_saving, _backward)

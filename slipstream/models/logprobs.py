@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from slipstream.models.layers import soft_cap
-from slipstream.models.numerics import FAST, Numerics
+from slipstream.models.numerics import FAST, Numerics, no_gradient
 from slipstream.models.spec import ModelSpec
 
 Arrays = TypeVar("Arrays", bound=tuple[jax.Array, ...])
@@ -128,7 +127,7 @@ def _backward(how: _How, saved: tuple[jax.Array, ...], cotangents: TokenLogprobs
     else:
         doutput, stacked = jax.lax.scan(one, start, _chunked(inputs, rows))
         dhidden = stacked.reshape(-1, hidden.shape[1])[: hidden.shape[0]]
-    return dhidden, doutput.astype(output.dtype), np.zeros(token_ids.shape, jax.dtypes.float0), jnp.zeros_like(temperature)
+    return dhidden, doutput.astype(output.dtype), no_gradient(token_ids), jnp.zeros_like(temperature)
 
 
 _selected.defvjp(_forward_saving, _backward)

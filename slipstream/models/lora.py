@@ -9,8 +9,7 @@ from dataclasses import dataclass, fields, replace
 import jax
 import jax.numpy as jnp
 
-from slipstream.core.rng import key_words
-from slipstream.models.parameters import Declaration, LayerParams, Params, declarations
+from slipstream.models.parameters import Declaration, LayerParams, Params, declarations, fresh_matrix
 from slipstream.models.spec import ModelSpec
 from slipstream.models.weight import Adapter, Quantised
 
@@ -87,9 +86,7 @@ def initial_adapters(spec: ModelSpec, lora: LoraSpec, seed: int) -> Adapters:
 
     def draw(target: Target) -> Adapter:
         down, up = target.shapes(spec, lora.rank)
-        words = jnp.array(key_words(seed, "lora", target.name), jnp.uint32)
-        deviation = math.prod(down[1:-1]) ** -0.5
-        drawn = deviation * jax.random.normal(jax.random.wrap_key_data(words), down)
+        drawn = fresh_matrix(down, math.prod(down[1:-1]), seed, "lora", target.name)
         return Adapter(down=drawn, up=jnp.zeros(up), scale=jnp.full(spec.layers, lora.alpha / lora.rank))
 
     return Adapters(layers=LayerAdapters(**{target.name: draw(target) for target in adapted(spec, lora)}))

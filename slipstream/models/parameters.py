@@ -189,6 +189,12 @@ def leaf(params: Params, path: tuple[str, ...]) -> jax.Array:
     return node
 
 
+def fresh_matrix(shape: tuple[int, ...], inputs: int, seed: int, *purpose: str) -> jax.Array:
+    """Normal numbers, float32, with deviation 1/sqrt(inputs): a function of shape, seed and purpose alone."""
+    words = jnp.array(key_words(seed, *purpose), jnp.uint32)
+    return inputs**-0.5 * jax.random.normal(jax.random.wrap_key_data(words), shape)
+
+
 def initialise(spec: ModelSpec, seed: int, dtype: jnp.dtype | type = jnp.float32) -> Params:
     """Fresh weights: norms and biases that change nothing, else normal with deviation 1/sqrt(fan in), keyed by the parameter's name."""
 
@@ -196,9 +202,8 @@ def initialise(spec: ModelSpec, seed: int, dtype: jnp.dtype | type = jnp.float32
         shape = declaration.shape(spec)
         if declaration.init != "normal":
             return jnp.full(shape, declaration.init == "ones", dtype)
-        words = jnp.array(key_words(seed, "init", ".".join(declaration.path)), jnp.uint32)
-        deviation = math.prod(spec.axis_size(axis) for axis in declaration.fan_in) ** -0.5
-        return (deviation * jax.random.normal(jax.random.wrap_key_data(words), shape)).astype(dtype)
+        inputs = math.prod(spec.axis_size(axis) for axis in declaration.fan_in)
+        return fresh_matrix(shape, inputs, seed, "init", ".".join(declaration.path)).astype(dtype)
 
     return from_leaves({declaration.path: draw(declaration) for declaration in declarations(spec)})
 

@@ -5,25 +5,19 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-
-class Weights(StrEnum):
-    """Precisions of a sampler's weights."""
-
-    F32 = "f32"
-    BF16 = "bf16"
-    INT8 = "int8"
-    FP8 = "fp8"
+from slipstream.cli.precision import PrecisionOption
 
 
 def models_command(
     model: Annotated[Path, typer.Option("--model", help="Model directory.")] = Path("models/SmolLM2-135M-Instruct"),
-    precision: Annotated[list[Weights] | None, typer.Option(help="Of prefill and decoding; repeatable; default f32 and bf16.")] = None,
+    precision: Annotated[
+        list[PrecisionOption] | None, typer.Option(help="Of prefill and decoding; repeatable; default f32 and bf16.")
+    ] = None,
     slots: Annotated[list[int] | None, typer.Option(help="Sequences decoded at once; repeatable; default 8 and 32.")] = None,
 ) -> None:
     """Tokens/s, compile seconds and memory of prefill, decode and training, and each one's share of what the machine could do.
@@ -39,7 +33,7 @@ def models_command(
     params = read_params(model, spec)
     limits = measure_limits()
     rows = []
-    for kind in [choice.value for choice in precision or (Weights.F32, Weights.BF16)]:
+    for kind in [choice.value for choice in precision or (PrecisionOption.F32, PrecisionOption.BF16)]:
         rows.append(_tell(_prefill(spec, params, limits, kind)))
         rows += [_tell(_decode(spec, params, limits, kind, count)) for count in slots or [8, 32]]
     rows += [_tell(_training(spec, params, limits, scan)) for scan in (True, False)]

@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from slipstream.models.attention.rule import MASKED, AttentionRule, PackedRows, capped, related
+from slipstream.models.numerics import no_gradient
 
 BLOCK = 128  # tokens
 
@@ -106,7 +106,7 @@ def _backward(rule: AttentionRule, saved, cotangent: jax.Array):
         return dq, (dk, dv)
 
     dq, (dk, dv) = jax.lax.scan(of_keys, jnp.zeros(queries[0].shape), (_split(k), _split(v), _split_rows(rows)))
-    none = jax.tree.map(_no_gradient, (rows, window))
+    none = jax.tree.map(no_gradient, (rows, window))
     return _join(dq).astype(q.dtype), _join(dk).astype(k.dtype), _join(dv).astype(v.dtype), *none
 
 
@@ -125,17 +125,13 @@ def backward_of_blocks(rule: AttentionRule, saved, cotangent: jax.Array):
     lse = _pad(lse, t, -MASKED).reshape(b, -1, g, h // g).transpose(0, 2, 3, 1)
     padded = (grouped(q), _pad(k, t), _pad(v, t), _pad_rows(rows, t), window, grouped(mixed), lse)
     dq, dk, dv, _, none = _backward(rule, padded, grouped(cotangent))
-    return dq[:, :t].reshape(q.shape), dk[:, :t], dv[:, :t], jax.tree.map(_no_gradient, rows), none
+    return dq[:, :t].reshape(q.shape), dk[:, :t], dv[:, :t], jax.tree.map(no_gradient, rows), none
 
 
 def _scores(rule: AttentionRule, queries: jax.Array, keys: jax.Array, allowed: jax.Array) -> jax.Array:
     """Scores [b, g, r, x, y] of a query block and a key block, in float32."""
     products = jnp.einsum("bxgrk,bygk->bgrxy", queries, keys, preferred_element_type=jnp.float32)
     return jnp.where(allowed[:, None, None], capped(products, rule), MASKED)
-
-
-def _no_gradient(integers: jax.Array) -> np.ndarray:
-    return np.zeros(integers.shape, jax.dtypes.float0)
 
 
 def _pad(array: jax.Array, tokens: int, value: float = 0) -> jax.Array:
