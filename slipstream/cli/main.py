@@ -6,8 +6,12 @@ import typer
 
 from slipstream import __version__
 from slipstream.cli.bench import bench_app
+from slipstream.cli.data import data_app
+from slipstream.cli.doctor import doctor_command
+from slipstream.cli.eval import eval_command
 from slipstream.cli.export import export_command
 from slipstream.cli.generate import generate_command
+from slipstream.cli.grade import grade_command
 from slipstream.cli.import_gguf import import_gguf_command
 from slipstream.cli.report import report_command
 from slipstream.cli.score import score_command
@@ -26,10 +30,14 @@ app = typer.Typer(
 app.command("train")(train_command)
 app.command("generate")(generate_command)
 app.command("score")(score_command)
+app.command("eval")(eval_command)
+app.command("grade")(grade_command)
 app.command("serve")(serve_command)
+app.command("doctor")(doctor_command)
 app.command("report")(report_command)
 app.command("export")(export_command)
 app.command("import-gguf")(import_gguf_command)
+app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
 
 

@@ -98,8 +98,8 @@ def _result(finished) -> dict:
         "report": str(finished.report),
         "steps": last["step"],
         "seconds": round(finished.seconds, 2),
-        "reward_mean": last["reward_mean"],
-        "age_max": max(row["age_max"] for row in finished.metrics),
+        "reward_mean": last.get("reward_mean"),  # absent where there are no rollouts
+        "age_max": max((row["age_max"] for row in finished.metrics if "age_max" in row), default=None),
         "evaluations": [{"step": result.step, "pass@1": result.pass_at_1, "ci": list(result.ci)} for result in finished.evaluations],
     }
 

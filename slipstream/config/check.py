@@ -2,13 +2,28 @@
 
 from collections.abc import Sequence
 
+from slipstream.config.objective_checks import objective_problems
 from slipstream.config.schema import ArithmeticTask, PretrainedModel, RowsTask, RunConfig, ScratchModel, Section, SumsTask
 from slipstream.core.errors import Problem
 
 
 def contradictions(config: RunConfig) -> list[Problem]:
     """Every problem between fields of an otherwise well-formed tree; an empty list means it can run."""
-    return [*_mode(config), *_batch(config), *_objective(config), *_warm_start(config), *_model_and_task(config), *_exactness(config)]
+    parts = (
+        _mode,
+        _swaps,
+        _batch,
+        objective_problems,
+        _optimizer,
+        _adapters,
+        _mesh,
+        _warm_start,
+        _model_and_task,
+        _exactness,
+        _rows_to_train_on,
+        _evaluation,
+    )
+    return [problem for part in parts for problem in part(config)]
 
 
 def _problem(field: str, value: object, fix: str) -> Problem:
@@ -24,42 +39,72 @@ def _mode(config: RunConfig) -> list[Problem]:
     return []
 
 
+def _swaps(config: RunConfig) -> list[Problem]:
+    sampling, kind = config.sampling, config.mode.kind
+    pinned = "" if kind == "inflight" else f"with mode.kind={kind} weights change only between samples"
+    keeps = "" if sampling.kv_on_swap == "auto" else f"only sampling.kv_on_swap=auto measures, and it is {sampling.kv_on_swap}"
+    return [
+        *_without_effect(sampling, "sampling", ("kv_on_swap",), pinned),
+        *_without_effect(sampling, "sampling", ("kv_divergence_limit",), keeps),
+    ]
+
+
 def _batch(config: RunConfig) -> list[Problem]:
     batch = config.batch
     problems: list[Problem] = []
     if batch.prompts_per_step % batch.minibatches:
         problems.append(_problem("batch.minibatches", batch.minibatches, f"must divide batch.prompts_per_step = {batch.prompts_per_step}"))
+    if config.objective.name in ("sft", "distill"):
+        problems += _without_effect(batch, "batch", ("refill",), f"objective.name={config.objective.name} does not learn from rewards")
     if config.sampling.max_new_tokens >= batch.row_tokens:
         fix = f"a packed row must hold a prompt and up to sampling.max_new_tokens = {config.sampling.max_new_tokens} tokens; raise it"
         problems.append(_problem("batch.row_tokens", batch.row_tokens, fix))
+    if list(batch.row_lengths) != sorted({*batch.row_lengths} - {batch.row_tokens}) or max(batch.row_lengths, default=0) > batch.row_tokens:
+        fix = f"must rise and stay below batch.row_tokens = {batch.row_tokens}"
+        problems.append(_problem("batch.row_lengths", batch.row_lengths, fix))
+    if batch.rows_per_microbatch % 2 and not batch.row_lengths:
+        why = f"batch.rows_per_microbatch = {batch.rows_per_microbatch} has no half"
+        problems += _without_effect(batch, "batch", ("partial_microbatches",), why)
     return problems
 
 
-def _objective(config: RunConfig) -> list[Problem]:
-    objective, batch = config.objective, config.batch
+def _optimizer(config: RunConfig) -> list[Problem]:
+    optimizer, updates = config.optimizer, config.run.steps * config.batch.minibatches
     problems: list[Problem] = []
-    problems += _without_effect(objective, "objective", ("clip_low", "clip_high"), _why_nothing_is_clipped(config))
-    if objective.name in ("ppo", "reinforce"):
-        problems += _without_effect(objective, "objective", ("weight_cap",), f"{objective.name} has no importance weights to cap")
-    if objective.name == "reinforce" and config.mode.eta > 0:
-        fix = "reinforce has no correction and drifts on stale data; use decoupled_ppo or reinforce_is, or mode.kind=sync mode.eta=0"
-        problems.append(_problem("objective.name", objective.name, fix))
-    if objective.name == "reinforce" and batch.minibatches > 1:
-        fix = "reinforce has no correction, and after the first minibatch the samples are no longer its own; set it to 1"
-        problems.append(_problem("batch.minibatches", batch.minibatches, fix))
+    if optimizer.name != "muon":
+        problems += _without_effect(optimizer, "optimizer", ("muon_momentum", "muon_iterations"), f"{optimizer.name} has none")
+    if optimizer.schedule == "constant":
+        problems += _without_effect(optimizer, "optimizer", ("final_fraction",), "with optimizer.schedule=constant the rate does not fall")
+    elif optimizer.warmup_steps >= updates - 1:
+        fix = f"the run has {updates} optimizer steps, and optimizer.warmup_steps = {optimizer.warmup_steps} leave none to fall in"
+        problems.append(_problem("optimizer.schedule", optimizer.schedule, fix))
     return problems
 
 
-def _why_nothing_is_clipped(config: RunConfig) -> str:
-    """The reason why no ratio can ever leave 1, "" where it can."""
-    name, single = config.objective.name, config.batch.minibatches == 1
-    if name in ("reinforce", "reinforce_is"):
-        return f"{name} does not clip"
-    if name == "decoupled_ppo" and single:
-        return "with batch.minibatches=1 the proximal policy is the current one, so that nothing is clipped"
-    if name == "ppo" and single and config.mode.kind == "sync":
-        return "with mode.kind=sync and batch.minibatches=1 the samples are the policy's own, so that nothing is clipped"
-    return ""
+def _adapters(config: RunConfig) -> list[Problem]:
+    lora = config.model.lora
+    if not lora.rank:
+        return _without_effect(lora, "model.lora", ("alpha", "targets"), "with model.lora.rank=0 there are no adapters")
+    problems: list[Problem] = []
+    if not lora.targets or len(set(lora.targets)) < len(lora.targets):
+        problems.append(_problem("model.lora.targets", lora.targets, "name each matrix once, and at least one"))
+    if config.optimizer.name == "muon":
+        fix = "steps of low-rank factors are not made orthogonal; use adamw, or model.lora.rank=0"
+        problems.append(_problem("optimizer.name", "muon", fix))
+    return problems
+
+
+def _mesh(config: RunConfig) -> list[Problem]:
+    mesh, batch = config.mesh, config.batch
+    devices, rows = mesh.data * mesh.fsdp * mesh.tensor * mesh.expert, mesh.data * mesh.fsdp * mesh.expert
+    problems: list[Problem] = []
+    if batch.rows_per_microbatch % rows:
+        fix = f"rows are spread over mesh.data x mesh.fsdp x mesh.expert = {rows}; make it a multiple"
+        problems.append(_problem("batch.rows_per_microbatch", batch.rows_per_microbatch, fix))
+    if devices > mesh.data and config.model.numerics == "exact":
+        fix = "parts of a matrix round otherwise than the whole; exact numerics split rows only: use mesh.data"
+        problems += [_problem(f"mesh.{axis}", size, fix) for axis in ("fsdp", "tensor", "expert") if (size := getattr(mesh, axis)) > 1]
+    return problems
 
 
 def _exactness(config: RunConfig) -> list[Problem]:
@@ -71,9 +116,30 @@ def _exactness(config: RunConfig) -> list[Problem]:
     if sampler != learner:
         fix = f"model.numerics=exact needs the learner's precision, model.learner_precision={learner}; make them equal"
         problems.append(_problem("sampling.precision", sampler, fix))
-    if config.batch.row_tokens % page:
-        fix = f"model.numerics=exact cuts rows into pages of sampling.page_tokens = {page}; make it a multiple"
-        problems.append(_problem("batch.row_tokens", config.batch.row_tokens, fix))
+    for field, lengths in (("row_tokens", (config.batch.row_tokens,)), ("row_lengths", config.batch.row_lengths)):
+        if any(length % page for length in lengths):
+            fix = f"model.numerics=exact cuts rows into pages of sampling.page_tokens = {page}; make it a multiple"
+            problems.append(_problem(f"batch.{field}", getattr(config.batch, field), fix))
+    return problems
+
+
+def _rows_to_train_on(config: RunConfig) -> list[Problem]:
+    if isinstance(config.task, RowsTask) and not config.task.train and config.objective.name != "sft":
+        return [_problem("task.train", config.task.train, "a file with rows to train on is needed")]
+    return []
+
+
+def _evaluation(config: RunConfig) -> list[Problem]:
+    chosen = config.evaluation
+    problems = [
+        _problem("evaluation.k", k, f"pass@{k} needs evaluation.samples of at least {k}, and it is {chosen.samples}")
+        for k in chosen.k
+        if k > chosen.samples
+    ]
+    if not chosen.k:
+        problems += _without_effect(chosen, "evaluation", ("samples",), "there is no evaluation.k, e.g. evaluation.k=[8]")
+    if not chosen.samples:
+        problems += _without_effect(chosen, "evaluation", ("temperature",), "evaluation.samples=0 draws no answers but the greedy one")
     return problems
 
 
@@ -106,8 +172,21 @@ def _model_and_task(config: RunConfig) -> list[Problem]:
         problems.append(
             _problem("warm_start.stages", len(config.warm_start.stages), f"task {task.kind} has no demonstrations; remove them")
         )
-    if isinstance(task, RowsTask) and task.grader == "exact":
-        problems += _without_effect(task, "task", ("format_weight",), "task.grader=exact judges the whole reply and no form")
+    if isinstance(task, RowsTask):
+        problems += _rows_task(task)
     if isinstance(task, SumsTask) and task.digits == 1 and task.one_digit_share:
         problems.append(_problem("task.one_digit_share", task.one_digit_share, "with task.digits=1 all numbers have one digit; remove it"))
+    return problems
+
+
+def _rows_task(task: RowsTask) -> list[Problem]:
+    formless = "" if task.grader not in ("exact", "code") else f"task.grader={task.grader} judges the whole reply and no form"
+    formless = "a function of your own says the whole reward" if task.reward else formless
+    problems = _without_effect(task, "task", ("format_weight",), formless)
+    problems += _without_effect(task, "task", ("grader",), f"task.reward={task.reward} judges instead" if task.reward else "")
+    if task.curriculum == "none":
+        problems += _without_effect(task, "task", ("pass_rates",), "task.curriculum is none")
+    elif not task.pass_rates:
+        fix = "an order by difficulty needs measured pass rates; give their file as task.pass_rates"
+        problems.append(_problem("task.curriculum", task.curriculum, fix))
     return problems

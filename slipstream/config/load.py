@@ -5,7 +5,7 @@ All problems are reported at once: unknown fields (with the near ones), wrong ty
 
 import os
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from slipstream.config.check import contradictions
-from slipstream.config.schema import RunConfig
+from slipstream.config.schema import RunConfig, Task
 from slipstream.core.errors import ConfigError, Problem, UsageError, near_names
 
 Tree = dict[str, Any]
@@ -45,6 +45,13 @@ def parse_config(toml_text: str) -> RunConfig:
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"the saved configuration is not valid TOML: {error}") from error
     return _validated(tree, [])
+
+
+def load_task(tree: Tree, overrides: Sequence[str] = ()) -> Task:
+    """The settings of a task alone, with overrides (`task.x=value`) applied. Raises ConfigError with every problem."""
+    whole: Tree = {"task": dict(tree)}
+    problems = [problem for text in overrides if (problem := _task_override(whole, text))]
+    return _well_formed(whole, problems).task
 
 
 def dump_config(config: RunConfig) -> str:
@@ -88,6 +95,13 @@ def _apply_override(tree: Tree, text: str) -> Problem | None:
     return None
 
 
+def _task_override(tree: Tree, text: str) -> Problem | None:
+    path, _, raw = text.partition("=")
+    if not path.strip().startswith("task."):
+        return Problem(field=path, value=repr(raw), fix="only settings of the task can be given here: task.FIELD=VALUE")
+    return _apply_override(tree, text)
+
+
 def _table(value: Any) -> Tree | None:
     """The value if it is a TOML table."""
     return cast(Tree, value) if isinstance(value, dict) else None
@@ -101,12 +115,17 @@ def _toml_value(raw: str) -> Any:
 
 
 def _validated(tree: Tree, problems: list[Problem]) -> RunConfig:
+    return _well_formed(tree, problems, contradictions)
+
+
+def _well_formed(tree: Tree, problems: list[Problem], judge: Callable[[RunConfig], list[Problem]] = lambda _: []) -> RunConfig:
+    """The tree's settings. Raises ConfigError with `problems`, what is ill-formed, and, where nothing is, what `judge` finds."""
     try:
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
         problems = problems + [_problem(details) for details in error.errors()]
         raise ConfigError(problems) from None
-    problems = problems + contradictions(config)
+    problems = problems + judge(config)
     if problems:
         raise ConfigError(problems)
     return config

@@ -71,6 +71,14 @@ class Learner(Protocol):
         """Log-probs of each sequence's tokens [tokens] under given weights; entry 0 is 0."""
         ...
 
+    def reference_logprobs(self, sequences: Sequence[TrainingSequence]) -> list[np.ndarray]:
+        """As `score`, under the fixed reference policy; only where the objective has one."""
+        ...
+
+    def values(self, sequences: Sequence[TrainingSequence]) -> list[np.ndarray]:
+        """The present values [tokens] of the states in which each sequence's tokens are chosen; only where there is a value head."""
+        ...
+
     def weights(self) -> WeightVersion:
         """The present version, safe to hand to samplers (never overwritten in place)."""
         ...
@@ -103,6 +111,17 @@ class Demonstrator(Protocol):
 
     def demonstration(self, index: int, worked_share: float) -> Demonstration:
         """The `index`-th demonstration; `worked_share` of them show their working."""
+        ...
+
+
+class Corpus(Protocol):
+    """A static stream of supervised rows."""
+
+    @property
+    def name(self) -> str: ...
+
+    def rows(self, step: int) -> list[Demonstration]:
+        """Those of learner step `step` (0-based): a pure function of it, and of the run's seed."""
         ...
 
 

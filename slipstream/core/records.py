@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+ROLLOUTS = "rl"  # name of the stream of rollouts, whose loss is the objective's; every other stream is supervised
+
 
 class FinishReason(StrEnum):
     """Why a sample ended."""
@@ -65,7 +67,7 @@ class Ticket:
     """A unit of sampling work: one group of one prompt."""
 
     id: str
-    index: int  # place in the run's order of tickets; batch index // prompts_per_step in the pinned modes
+    index: int  # place in the run's order of prompts
     group_id: str
     prompt: Prompt
     samples: tuple[int, ...]  # sample indices still to draw; all of the group unless some came in before a restart
@@ -162,6 +164,8 @@ class Batch:
 
     step: int  # 0-based; training on it makes version step + 1
     rollouts: tuple[Rollout, ...]  # groups contiguous, sample index ascending
+    dropped: tuple[Rollout, ...] = ()  # of the groups without signal that were left out
+    refilled_groups: int = 0  # those groups, each replaced by a further prompt's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +177,11 @@ class TrainingSequence:
     advantages: np.ndarray  # float32 [tokens]; 0 where masked; ignored by supervised objectives
     behaviour_logprobs: np.ndarray  # float32 [tokens]; 0 where masked
     versions: np.ndarray  # int32 [tokens]; policy version that drew the token; -1 where masked
+    stream: str = ROLLOUTS  # what it is part of: the rollouts, or a static corpus by its name
+    sampler_class: str = ""  # of the sampler that drew it; "" where nobody did
+    reference_logprobs: np.ndarray | None = None  # float32 [tokens] under the reference policy; None where not scored
+    values: np.ndarray | None = None  # float32 [tokens] by the value head at the start of the step; None where there is none
+    returns: np.ndarray | None = None  # float32 [tokens] that the value head is taught; 0 where masked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,13 +203,37 @@ class Demonstration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """The answers to one problem of an evaluation, counted."""
+
+    id: str
+    judged: int  # answers with a verdict; fewer than were drawn where the grader failed
+    right: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassAtK:
+    """Mean over problems of the chance that at least one of k answers is right."""
+
+    k: int
+    value: float
+    ci: tuple[float, float]  # 95 %, over problems
+    problems: int  # with at least k judged answers; the others do not count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationResult:
     """Scores of one evaluation, pinned to one version."""
 
     step: int
     task: str
-    n: int  # prompts
+    n: int  # prompts with a verdict: the denominator of pass@1
     pass_at_1: float
-    ci: tuple[float, float]  # 95 % Wilson interval
+    ci: tuple[float, float]  # 95 % interval of pass@1, over prompts
+    pass_at_k: tuple[PassAtK, ...] = ()  # k above 1, rising
+    drawn: int = 1  # answers a prompt behind pass_at_k, or behind pass@1 where that is sampled
+    outcomes: dict[str, int] = field(default_factory=dict[str, int])  # answers by OutcomeKind, as far as there were any
+    format_hash: str = ""  # of prompt format, task settings and sampling; results of different ones do not compare
+    weight_digest: str = ""  # of the weights ("" where not computed)
     extra: dict[str, float] = field(default_factory=dict[str, float])  # task's own figures, e.g. worked share, completion tokens
     samples: tuple[dict[str, Any], ...] = ()  # a few answers to read: prompt, completion, answer, reward

@@ -1,10 +1,13 @@
 """The engine: an actor that keeps its rows full. Implements `core.ports.Sampler`; called by one thread only.
 
-`step` makes one dispatch of what the scheduler plans: copies of pages, chunks of prompts, a few decode steps in every row; and
-returns the samples that ended. New weights take effect between two dispatches; each token remembers the version that drew it.
+`step` takes in what the dispatch in flight has drawn, launches the next (what the scheduler plans: copies of pages, chunks of
+prompts, a few decode steps in every row) and returns the samples that ended: whatever the caller does with them, the device
+works meanwhile. New weights take effect between two dispatches; each token remembers the version that drew it.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from typing import Literal
 
 import jax
@@ -13,33 +16,34 @@ import numpy as np
 from slipstream.core.clock import Clock
 from slipstream.core.errors import RunFailed
 from slipstream.core.records import FinishReason, Sample, SampleRequest, WeightVersion
-from slipstream.engine.plan import Decoding, Outcome, Plan, RequestKey
+from slipstream.engine.divergence import PROBED, divergence
+from slipstream.engine.plan import Chunk, Plan, RequestKey, Table
 from slipstream.engine.programs import copy_pages, decode, prefill
 from slipstream.engine.requests import check_request, restricts
 from slipstream.engine.rows import SamplingTable
+from slipstream.engine.running import Ended, InFlight, Request
 from slipstream.engine.scheduler import Scheduler, State
 from slipstream.engine.units import Shapes, copy_arguments, decode_rows, prefill_calls
 from slipstream.models.decoder import empty_pages
+from slipstream.models.lora import Adapted, Policy, whole
 from slipstream.models.numerics import EXACT, FAST, Numerics, barriers_hold
-from slipstream.models.parameters import Params, unstack
+from slipstream.models.parameters import unstack
 from slipstream.models.quant import COMPUTE, at_precision
 from slipstream.models.spec import ModelSpec
 from slipstream.models.weight import Precision
+from slipstream.telemetry.events import Events, NullEvents
 
 PREFILL_TOKENS = 128  # of one prefill call; fixed, so that shapes (and bits) never depend on load
 
 
-@dataclass(slots=True)
-class _Request:
-    """A request that has not ended, and what it has drawn so far."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """What became of the keys and values of older weights when new ones came."""
 
-    request: SampleRequest
-    row: int = -1
-    started_s: float | None = None  # when it was first computed on
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    raw_logprobs: list[float] | None = None  # kept for requests that truncate or bias
-    versions: list[int] = field(default_factory=list)
+    version: int  # the new one
+    kept: int  # running sequences that go on with theirs
+    recomputed: int  # running sequences that are prefilled again
+    divergence: float | None  # nats; see `engine.divergence`. None: not measured, or no number
 
 
 class Engine:
@@ -47,8 +51,10 @@ class Engine:
 
     `max_tokens` bounds prompt plus completion. `pages` of `page_tokens` positions hold keys and values (default: enough for every
     row's longest sequence); where they run out, the latest sequences give theirs up and are computed again. `exact` makes every
-    log-prob the learner's to the bit. `on_swap` says what becomes of keys and values of older weights. `load` comes before the
-    first `step`. Raises ValueError for a request that cannot fit or be drawn, RunFailed where exactness cannot be had.
+    log-prob the learner's to the bit. `on_swap` says what becomes of keys and values of older weights: kept, computed again, or
+    (`auto`) computed again where the log-probs of a few sequences' next tokens differ by more than `divergence_limit` nats; each
+    decision is an event `kv_swap`. `load` comes before the first `step`. Raises ValueError for a request that cannot fit or be
+    drawn, RunFailed where exactness cannot be had.
     """
 
     def __init__(
@@ -64,7 +70,9 @@ class Engine:
         exact: bool = False,
         page_tokens: int = 64,
         pages: int | None = None,
-        on_swap: Literal["keep", "recompute"] = "keep",
+        on_swap: Literal["keep", "recompute", "auto"] = "keep",
+        divergence_limit: float = 0.05,
+        events: Events = NullEvents(),
     ) -> None:
         self.id = id
         self.sampler_class = f"{jax.default_backend()}/{precision}" + ("/exact" if exact else "")
@@ -73,12 +81,15 @@ class Engine:
         self._numerics: Numerics = EXACT if exact else FAST
         if exact and not barriers_hold():
             raise RunFailed("exact mode: this compiler does not keep barriers between operations; use numerics = fast")
-        self._on_swap = on_swap
+        self._on_swap, self._divergence_limit, self._events = on_swap, divergence_limit, events
         self._known = spec.vocab if spec.known_tokens is None else spec.known_tokens
         if not exact:  # a page need not be longer than any sequence; in exact mode its length is part of the arithmetic
             page_tokens = min(page_tokens, 1 << (max_tokens - 1).bit_length())
         longest = -(-max_tokens // page_tokens)
         pages = slots * longest if pages is None else pages
+        probed = min(PROBED, slots) if on_swap == "auto" else 0
+        self._probe_tables: list[Table] = [tuple(range(pages + one * longest, pages + (one + 1) * longest)) for one in range(probed)]
+        scratch = pages + probed * longest
         unit = min(self._numerics.query_tile, page_tokens)
         self._shapes = Shapes(
             rows=slots,
@@ -86,20 +97,24 @@ class Engine:
             unit_tokens=unit,
             table_pages=longest,
             page_tokens=page_tokens,
-            scratch=pages,
+            scratch=scratch,
         )
         self._steps = tokens_per_dispatch
         self._scheduler = Scheduler(
             rows=slots, pages=pages, page_tokens=page_tokens, prefill_tokens=PREFILL_TOKENS, tokens_per_dispatch=tokens_per_dispatch
         )
-        self._pages = empty_pages(spec, pages + 1, page_tokens, COMPUTE[precision])
+        self._pages = empty_pages(spec, scratch + 1, page_tokens, COMPUTE[precision])
         self._sampling = SamplingTable(slots, self._known)
-        self._params: Params | None = None
+        self._params: Policy | None = None
         self._version = -1
-        self._requests: dict[RequestKey, _Request] = {}
+        self._requests: dict[RequestKey, Request] = {}
+        self._in_flight: InFlight | None = None
+        self._swapped = False  # since the last launch
+        self.last_swap: Swap | None = None  # that met running sequences
 
     @property
     def version(self) -> int:
+        """Of the weights of the next dispatch; one in flight goes on with those it was launched with."""
         return self._version
 
     def waiting(self) -> int:
@@ -113,25 +128,42 @@ class Engine:
         return max(0, self._slots - len(self._requests))
 
     def load(self, weights: WeightVersion) -> None:
-        self._params = unstack(at_precision(weights.params, self._spec, self._precision))
+        self._params = self._prepared(weights.params)
         self._version = weights.version
-        if self._on_swap == "recompute":
-            self._scheduler.recompute_all()
+        self._swapped = True
+
+    def warm_up(self) -> tuple[str, ...]:
+        """Compile every program of this engine, by running it on the scratch page; their names and shapes. After the first `load`."""
+        shapes, params = self._shapes, self._weights()
+        nothing = Chunk(key=("warm-up", 0), row=0, start=0, token_ids=(0,), table=(shapes.scratch,) * shapes.table_pages)
+        self._prepare([(shapes.scratch, shapes.scratch)], [nothing], params)
+        rows = decode_rows((), self._sampling.rows(), shapes)
+        self._pages, _ = decode(params, self._spec, self._pages, rows, steps=self._steps, numerics=self._numerics)
+        jax.block_until_ready(self._pages)
+        tables = f"tables of {shapes.table_pages} pages of {shapes.page_tokens} tokens"
+        return (
+            f"copy_pages: {shapes.rows} pages",
+            f"prefill: {shapes.units} units of {shapes.unit_tokens} tokens, {tables}",
+            f"decode: {shapes.rows} rows, up to {self._steps} tokens each, {tables}",
+        )
 
     def submit(self, request: SampleRequest) -> None:
         check_request(request, vocabulary=self._spec.vocab, known=self._known, max_tokens=self._max_tokens)
         self._scheduler.submit(request.key, request.prompt_ids.tolist(), request.max_new_tokens)
         raw: list[float] | None = [] if restricts(request, self._known) else None
-        self._requests[request.key] = _Request(request=request, raw_logprobs=raw)
+        self._requests[request.key] = Request(request=request, raw_logprobs=raw)
 
     def abort(self, key: RequestKey) -> Sample | None:
-        """End a request now; what it has drawn, or None where no such request is waiting or running."""
+        """End a request now; what it has drawn, or None where no such request is waiting or running.
+
+        What a dispatch in flight draws for it is lost.
+        """
         if not self._scheduler.abort(key):
             return None
-        return self._ended(self._requests[key], FinishReason.ABORTED, self._clock.now_s())
+        return self._end(self._requests[key], FinishReason.ABORTED, self._clock.now_s()).sample()
 
     def pause(self) -> None:
-        """`step` does nothing until `resume`; requests keep their places and pages."""
+        """`step` launches nothing until `resume`; requests keep their places and pages."""
         self._scheduler.pause()
 
     def resume(self) -> None:
@@ -143,19 +175,95 @@ class Engine:
         return (state.tokens[start:], state.logprobs[start:], state.versions[start:]) if state else ([], [], [])
 
     def step(self) -> list[Sample]:
-        """One dispatch: up to `tokens_per_dispatch` tokens a row; what ended. Nothing to do: an empty list.
+        """Wait for the dispatch in flight, launch the next, return what ended. Nothing to do: an empty list.
 
-        Raises RunFailed when the weights give log-probs that are not finite: no sample of theirs means anything.
+        A dispatch draws up to `tokens_per_dispatch` tokens a row. Raises RunFailed when the weights give log-probs that are not
+        finite: no sample of theirs means anything.
         """
+        params = self._weights()
+        ended = self._collect()
+        self._launch(params)
+        return [one.sample() for one in ended]
+
+    def _prepared(self, policy: Policy) -> Policy:
+        """In the engine's precision, layer by layer. Adapters are merged in, but in exact mode applied as the learner does."""
+        if isinstance(policy, Adapted) and self._numerics.exact:
+            return replace(policy, base=unstack(at_precision(policy.base, self._spec, self._precision)))
+        return unstack(at_precision(whole(policy), self._spec, self._precision))
+
+    def _weights(self) -> Policy:
         if self._params is None:
             raise RuntimeError(f"engine {self.id} has no weights; call load first")
-        plan = self._prepared_plan(self._params)
-        if plan is None:
+        return self._params
+
+    def _collect(self) -> list[Ended]:
+        """Take in what the dispatch in flight has drawn, waiting for it. What was aborted meanwhile is passed over."""
+        flight, self._in_flight = self._in_flight, None
+        if flight is None:
             return []
-        rows = decode_rows(plan.decode, self._sampling.rows(), self._shapes)
-        self._pages, drawn = decode(self._params, self._spec, self._pages, rows, steps=self._steps, numerics=self._numerics)
-        arrays = (np.asarray(array) for array in (drawn.token, drawn.logprob, drawn.raw_logprob, drawn.valid))
-        return self._collect(plan.decode, *arrays)
+        drawn = flight.arrived()
+        if not np.isfinite(drawn.logprobs[drawn.valid]).all():
+            raise RunFailed(f"engine {self.id}: the weights of version {flight.version} give log-probs that are not finite")
+        now, outcomes, ended = self._clock.now_s(), {}, []
+        for row, state in flight.rows.items():
+            if self._requests.get(state.request.key) is not state:
+                continue
+            outcomes[row] = state.take(drawn, flight.version)
+            if outcomes[row].ended or len(state.tokens) == state.request.max_new_tokens:
+                ended.append(self._end(state, FinishReason.STOP if outcomes[row].ended else FinishReason.LENGTH, now))
+        self._scheduler.record(outcomes)
+        return ended
+
+    def _launch(self, params: Policy) -> None:
+        """Start the next dispatch that decodes, its prompts prefilled; plans that only prefill are carried out on the way."""
+        self._settle_swap(params)
+        while (plan := self._scheduler.plan(self._version)) is not None:
+            self._seat(plan)
+            self._prepare(plan.copies, plan.prefill, params)
+            if plan.decode:
+                rows = decode_rows(plan.decode, self._sampling.rows(), self._shapes)
+                self._pages, drawn = decode(params, self._spec, self._pages, rows, steps=self._steps, numerics=self._numerics)
+                states = {one.row: self._requests[one.key] for one in plan.decode}
+                self._in_flight = InFlight(version=plan.version, rows=states, drawn=drawn)
+                return
+            self._scheduler.record({})
+
+    def _settle_swap(self, params: Policy) -> None:
+        """After `load`, before the first plan with the new weights: what becomes of the keys and values that are there."""
+        running = self._scheduler.counts()[State.RUNNING]
+        if not self._swapped or not running:
+            self._swapped = False
+            return
+        self._swapped = False
+        measured = self._measured(params) if self._on_swap == "auto" else None
+        keep = self._on_swap == "keep" or (measured is not None and measured <= self._divergence_limit)
+        if not keep:
+            self._scheduler.recompute_all()
+        self.last_swap = Swap(
+            version=self._version,
+            kept=running if keep else 0,
+            recomputed=0 if keep else running,
+            divergence=measured if measured is not None and isfinite(measured) else None,
+        )
+        self._events.emit(self.id, "kv_swap", **asdict(self.last_swap))
+
+    def _measured(self, params: Policy) -> float | None:
+        """The divergence of the oldest sequences; None where none has got to its first token, and recomputing costs little."""
+        sequences = self._scheduler.complete()[: len(self._probe_tables)]
+        if not sequences:
+            return None
+        self._pages, found = divergence(
+            params,
+            self._spec,
+            self._pages,
+            sequences,
+            self._probe_tables[: len(sequences)],
+            self._sampling.rows(),
+            self._shapes,
+            steps=self._steps,
+            numerics=self._numerics,
+        )
+        return found
 
     def _seat(self, plan: Plan) -> None:
         """Requests that are computed on for the first time take their rows."""
@@ -166,55 +274,15 @@ class Engine:
                 state.row, state.started_s = one.row, now
                 self._sampling.seat(one.row, state.request)
 
-    def _prepared_plan(self, params: Params) -> Plan | None:
-        """The next plan that decodes, its prompts prefilled; plans that only prefill are carried out on the way."""
-        while (plan := self._scheduler.plan(self._version)) is not None:
-            self._seat(plan)
-            self._prepare(plan, params)
-            if plan.decode:
-                return plan
-            self._scheduler.record({})
-        return None
-
-    def _prepare(self, plan: Plan, params: Params) -> None:
-        for sources, targets in copy_arguments(plan.copies, self._shapes):
+    def _prepare(self, copies: Sequence[tuple[int, int]], chunks: Sequence[Chunk], params: Policy) -> None:
+        for sources, targets in copy_arguments(copies, self._shapes):
             self._pages = copy_pages(self._pages, sources, targets, numerics=self._numerics)
-        for units in prefill_calls(plan.prefill, self._shapes):
+        for units in prefill_calls(chunks, self._shapes):
             self._pages = prefill(params, self._spec, self._pages, units, numerics=self._numerics)
 
-    def _collect(
-        self, decoding: tuple[Decoding, ...], tokens: np.ndarray, logprobs: np.ndarray, raw_logprobs: np.ndarray, valid: np.ndarray
-    ) -> list[Sample]:
-        if not np.isfinite(logprobs[valid]).all():
-            raise RunFailed(f"engine {self.id}: the weights of version {self._version} give log-probs that are not finite")
-        now, outcomes, ended = self._clock.now_s(), {}, []
-        for one in decoding:
-            state, count = self._requests[one.key], int(valid[:, one.row].sum())
-            new = tokens[:count, one.row].tolist()
-            state.tokens += new
-            state.logprobs += logprobs[:count, one.row].tolist()
-            state.versions += [self._version] * count
-            if state.raw_logprobs is not None:
-                state.raw_logprobs += raw_logprobs[:count, one.row].tolist()
-            stopped = new[-1] in state.request.stop_ids
-            outcomes[one.row] = Outcome(token_ids=tuple(new), ended=stopped)
-            if stopped or len(state.tokens) == state.request.max_new_tokens:
-                ended.append((state, FinishReason.STOP if stopped else FinishReason.LENGTH))
-        self._scheduler.record(outcomes)
-        return [self._ended(state, reason, now) for state, reason in ended]
-
-    def _ended(self, state: _Request, reason: FinishReason, now_s: float) -> Sample:
+    def _end(self, state: Request, reason: FinishReason, now_s: float) -> Ended:
+        """Forget a request; its row is free for the next plan."""
         del self._requests[state.request.key]
         if state.row >= 0:
             self._sampling.free(state.row)
-        return Sample(
-            key=state.request.key,
-            completion_ids=np.array(state.tokens, np.int32),
-            logprobs=np.array(state.logprobs, np.float32),
-            versions=np.array(state.versions, np.int32),
-            raw_logprobs=None if state.raw_logprobs is None else np.array(state.raw_logprobs, np.float32),
-            finish_reason=reason,
-            slot=state.row,
-            started_s=now_s if state.started_s is None else state.started_s,
-            finished_s=now_s,
-        )
+        return Ended(state=state, reason=reason, now_s=now_s)

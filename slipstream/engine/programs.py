@@ -16,8 +16,8 @@ from slipstream.models.attention.paged import by_page, page_of, units_by_page
 from slipstream.models.attention.rule import AttentionRule
 from slipstream.models.decoder import Pages, logits, paged_hidden_states
 from slipstream.models.logprobs import vocabulary_rule
+from slipstream.models.lora import Policy, adapters_of, base_of
 from slipstream.models.numerics import Numerics, Program
-from slipstream.models.parameters import Params
 from slipstream.models.spec import ModelSpec
 
 Number = int | jax.Array
@@ -62,7 +62,7 @@ def _copy_pages(pages: Pages, sources: jax.Array, targets: jax.Array, *, numeric
     return jax.tree.map(lambda pool: pool.at[:, targets].set(pool[:, sources]), pages)
 
 
-def _prefill(params: Params, spec: ModelSpec, pages: Pages, units: Units, *, numerics: Numerics) -> Pages:
+def _prefill(policy: Policy, spec: ModelSpec, pages: Pages, units: Units, *, numerics: Numerics) -> Pages:
     u, x = units.positions.shape
 
     def attention(q: jax.Array, keys: jax.Array, values: jax.Array, first: Number, window: Number, rule: AttentionRule) -> jax.Array:
@@ -71,10 +71,10 @@ def _prefill(params: Params, spec: ModelSpec, pages: Pages, units: Units, *, num
         return mixed.reshape(q.shape)
 
     flat = (units.token_ids.reshape(-1), units.positions.reshape(-1), units.places.reshape(-1))
-    return paged_hidden_states(params, spec, pages, *flat, attention, numerics=numerics).state
+    return paged_hidden_states(base_of(policy), spec, pages, *flat, attention, adapters=adapters_of(policy), numerics=numerics).state
 
 
-def _decode(params: Params, spec: ModelSpec, pages: Pages, rows: Rows, *, steps: int, numerics: Numerics) -> tuple[Pages, Drawn]:
+def _decode(policy: Policy, spec: ModelSpec, pages: Pages, rows: Rows, *, steps: int, numerics: Numerics) -> tuple[Pages, Drawn]:
     n = rows.token.shape[0]
     blank = Drawn(
         token=jnp.zeros((steps, n), jnp.int32),
@@ -85,7 +85,7 @@ def _decode(params: Params, spec: ModelSpec, pages: Pages, rows: Rows, *, steps:
 
     def one_step(carry: tuple[jax.Array, Pages, Rows, Drawn]) -> tuple[jax.Array, Pages, Rows, Drawn]:
         step, pages, rows, drawn = carry
-        pages, found = _next_logits(params, spec, pages, rows, numerics)
+        pages, found = _next_logits(policy, spec, pages, rows, numerics)
         position = rows.position + 1
         new = sample(found, rows.sampling, position, vocabulary_rule(spec), numerics)
         ended = (new.token[:, None] == rows.sampling.stop_ids).any(axis=1) | (position >= rows.last_position)
@@ -110,7 +110,7 @@ def _decode(params: Params, spec: ModelSpec, pages: Pages, rows: Rows, *, steps:
     return pages, drawn
 
 
-def _next_logits(params: Params, spec: ModelSpec, pages: Pages, rows: Rows, numerics: Numerics) -> tuple[Pages, jax.Array]:
+def _next_logits(policy: Policy, spec: ModelSpec, pages: Pages, rows: Rows, numerics: Numerics) -> tuple[Pages, jax.Array]:
     """Process each active row's newest token; the logits [n, v] that follow it."""
     scratch, page_tokens = pages.keys.shape[1] - 1, pages.keys.shape[2]
     positions = jnp.where(rows.active, rows.position, 0)  # so that nobody walks the pages of a row that has ended
@@ -119,7 +119,8 @@ def _next_logits(params: Params, spec: ModelSpec, pages: Pages, rows: Rows, nume
     def attention(q: jax.Array, keys: jax.Array, values: jax.Array, first: Number, window: Number, rule: AttentionRule) -> jax.Array:
         return by_page(q, keys, values, rows.tables + first, positions, window, rule, numerics)
 
-    found = paged_hidden_states(params, spec, pages, rows.token, positions, places, attention, numerics=numerics)
+    params, adapters = base_of(policy), adapters_of(policy)
+    found = paged_hidden_states(params, spec, pages, rows.token, positions, places, attention, adapters=adapters, numerics=numerics)
     return found.state, logits(params, spec, found.hidden, numerics)
 
 

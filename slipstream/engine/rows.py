@@ -9,10 +9,7 @@ from slipstream.engine.sampling import UNUSED, SamplingRows
 
 
 class SamplingTable:
-    """Mutable; changed only while no dispatch is in flight, because the device may read these very buffers.
-
-    A free slot has no wishes, so that it costs nothing.
-    """
+    """Mutable at any time: a dispatch gets copies. A free slot has no wishes, so that it costs nothing."""
 
     def __init__(self, slots: int, known_tokens: int) -> None:
         self._known = known_tokens
@@ -46,15 +43,15 @@ class SamplingTable:
         self._first_stop[slot] = 0
 
     def rows(self) -> SamplingRows:
-        """As the device wants them."""
+        """As the device wants them. `jnp.array` copies; what takes a numpy buffer as it is would read it while the dispatch runs."""
         return SamplingRows(
-            key=jnp.asarray(self._key),
-            temperature=jnp.asarray(self._temperature),
-            top_k=jnp.asarray(self._top_k),
-            top_p=jnp.asarray(self._top_p),
-            min_p=jnp.asarray(self._min_p),
-            stop_ids=jnp.asarray(self._stop_ids),
-            first_stop=jnp.asarray(self._first_stop),
-            bias_ids=jnp.asarray(self._bias_ids),
-            bias=jnp.asarray(self._bias),
+            key=jnp.array(self._key),
+            temperature=jnp.array(self._temperature),
+            top_k=jnp.array(self._top_k),
+            top_p=jnp.array(self._top_p),
+            min_p=jnp.array(self._min_p),
+            stop_ids=jnp.array(self._stop_ids),
+            first_stop=jnp.array(self._first_stop),
+            bias_ids=jnp.array(self._bias_ids),
+            bias=jnp.array(self._bias),
         )

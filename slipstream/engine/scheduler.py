@@ -130,6 +130,14 @@ class Scheduler:
         while self._running:
             self._preempt_latest()
 
+    def complete(self) -> tuple[Chunk, ...]:
+        """The running sequences whose prefill is done, in submit order, each with all its tokens (the newest has no keys and values)."""
+        return tuple(
+            Chunk(key=one.key, row=one.row, start=0, token_ids=tuple(one.tokens), table=tuple(one.table))
+            for one in self._running
+            if one.computed == one.newest
+        )
+
     def counts(self) -> dict[State, int]:
         """Sequences by state, ended ones included: the sum is what was ever submitted."""
         return dict(self._counts)

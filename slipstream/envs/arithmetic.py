@@ -12,6 +12,7 @@ import numpy as np
 from slipstream.config.schema import ArithmeticTask
 from slipstream.core.records import Demonstration, Outcome, OutcomeKind, Prompt
 from slipstream.core.rng import generator, key_words
+from slipstream.envs.catalog.entry import PromptForm
 from slipstream.text.tokenizer import Tokenizer, character_tokenizer
 
 ALPHABET = "0123456789+x=:,#" + "abcdefghijklmnopqrstuvwyz" + " .-/()?!'\"*<>"  # 54 characters; the stop token makes 55
@@ -31,6 +32,10 @@ class Arithmetic:
     @property
     def name(self) -> str:
         return f"{self.config.digits}-digit {self.config.operation}"
+
+    @property
+    def format_hash(self) -> str:
+        return PromptForm(template="{question}=").hash
 
     @property
     def max_prompt_tokens(self) -> int:

@@ -1,8 +1,10 @@
 """From a configuration to its task. The one place that knows every task."""
 
-from slipstream.config.schema import ArithmeticTask, RunConfig, SumsTask
+from slipstream.config.schema import ArithmeticTask, CountdownTask, GymTask, RunConfig, SumsTask
 from slipstream.envs.arithmetic import arithmetic
-from slipstream.envs.rows import rows
+from slipstream.envs.from_files import rows_plan
+from slipstream.envs.generated import countdown_plan, gym_plan
+from slipstream.envs.rows import rows_task
 from slipstream.envs.sums import sums
 from slipstream.envs.task import Task
 from slipstream.text.chat import ChatTemplate
@@ -12,7 +14,7 @@ from slipstream.text.tokenizer import Tokenizer
 def build_task(config: RunConfig, tokenizer: Tokenizer | None = None, chat: ChatTemplate | None = None) -> Task:
     """The task of a run. Tasks in words need the model's tokenizer and chat template; arithmetic brings its own alphabet.
 
-    Raises UsageError for data files that are absent or have no usable row.
+    Raises UsageError for data files that are absent or have no usable row, and for names that nobody knows.
     """
     task, seed = config.task, config.run.seed
     if isinstance(task, ArithmeticTask):
@@ -21,4 +23,10 @@ def build_task(config: RunConfig, tokenizer: Tokenizer | None = None, chat: Chat
         raise ValueError(f"task {task.kind} needs the tokenizer and the chat template of a pretrained model")
     if isinstance(task, SumsTask):
         return sums(task, seed, tokenizer, chat)
-    return rows(task, seed, tokenizer, chat)
+    if isinstance(task, CountdownTask):
+        plan = countdown_plan(task)
+    elif isinstance(task, GymTask):
+        plan = gym_plan(task)
+    else:
+        plan = rows_plan(task)
+    return rows_task(plan, seed, tokenizer, chat)

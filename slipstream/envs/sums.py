@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 from slipstream.config.schema import SumsTask
 from slipstream.core.records import Outcome, OutcomeKind, Prompt
 from slipstream.core.rng import key_words
+from slipstream.envs.catalog.entry import Meaning, PromptForm
 from slipstream.envs.order import row_at
 from slipstream.text.chat import ChatTemplate
 from slipstream.text.tokenizer import Tokenizer
+
+FORM = PromptForm(template="What is {question}? Reply with only the number.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,10 @@ class Sums:
     @property
     def name(self) -> str:
         return f"{self.config.digits}-digit sums in words"
+
+    @property
+    def format_hash(self) -> str:
+        return FORM.hash
 
     @property
     def max_prompt_tokens(self) -> int:
@@ -73,6 +80,5 @@ def _hashes(numbers: range) -> dict[tuple[int, int], int]:
 
 
 def _prompt(a: int, b: int, tokenizer: Tokenizer, chat: ChatTemplate) -> Prompt:
-    question = f"What is {a}+{b}? Reply with only the number."
-    text = chat.render([{"role": "user", "content": question}], add_generation_prompt=True) + f"{a}+{b}="
+    text = chat.render(FORM.messages(Meaning(question=f"{a}+{b}")), add_generation_prompt=True) + f"{a}+{b}="
     return Prompt(id=f"{a}+{b}", token_ids=tokenizer.encode(text), text=text, answer=str(a + b))

@@ -21,6 +21,11 @@ class Task(Protocol):
         ...
 
     @property
+    def format_hash(self) -> str:
+        """Names the form in which prompts are asked; scores under two forms do not compare."""
+        ...
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a person should know of the data: rows that were skipped, and why."""
         ...

@@ -14,6 +14,7 @@ class Opened:
     eta: int
     pinned: bool
     steps: int
+    refill: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class Submitted:
     sample: int
     content: str  # hash of its bytes
     oldest: int  # oldest version among its tokens
+    reward: float | None = None  # its verdict's; None in journals of runs that could not ask for more prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,15 @@ class TurnedAway:
 
     index: int
     sample: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDropped:
+    """A complete group was left out of a batch; a further prompt has its place."""
+
+    index: int
+    step: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +92,10 @@ class Restarted:
     version: int
 
 
-Event = Opened | Claimed | Submitted | SampleDropped | TurnedAway | Batched | Trained | Forgotten | Restarted
+Event = Opened | Claimed | Submitted | SampleDropped | TurnedAway | GroupDropped | Batched | Trained | Forgotten | Restarted
 KINDS: dict[str, type[Event]] = {
-    kind.__name__: kind for kind in (Opened, Claimed, Submitted, SampleDropped, TurnedAway, Batched, Trained, Forgotten, Restarted)
+    kind.__name__: kind
+    for kind in (Opened, Claimed, Submitted, SampleDropped, TurnedAway, GroupDropped, Batched, Trained, Forgotten, Restarted)
 }
 
 

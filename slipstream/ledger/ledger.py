@@ -15,9 +15,21 @@ from slipstream.core.errors import RunFailed, TransitionError
 from slipstream.core.ids import group_id, ticket_id
 from slipstream.core.ports import PromptStream
 from slipstream.core.records import Batch, Rollout, Ticket
-from slipstream.ledger.events import Batched, Claimed, Event, Forgotten, Opened, Restarted, SampleDropped, Submitted, Trained, TurnedAway
+from slipstream.ledger.events import (
+    Batched,
+    Claimed,
+    Event,
+    Forgotten,
+    GroupDropped,
+    Opened,
+    Restarted,
+    SampleDropped,
+    Submitted,
+    Trained,
+    TurnedAway,
+)
 from slipstream.ledger.journal import Journal
-from slipstream.ledger.rules import Grant, claimable, next_batch, turned_away, wanted_version
+from slipstream.ledger.rules import ZERO_VARIANCE, Grant, claimable, gives_way, next_batch, surplus, turned_away, wanted_version
 from slipstream.ledger.state import LedgerState, Policy
 from slipstream.ledger.transition import apply
 
@@ -102,10 +114,14 @@ class Ledger:
                     event = SampleDropped(index=index, sample=sample, reason=rollout.outcome.kind.value)
                 else:
                     content = rollout_to_bytes(rollout)
-                    event = Submitted(index=index, sample=sample, content=_digest(content), oldest=rollout.age_version)
+                    reward, oldest = rollout.outcome.reward, rollout.age_version
+                    event = Submitted(index=index, sample=sample, content=_digest(content), oldest=oldest, reward=reward)
                     contents.append((index, sample, content))
                 state = apply(event, state)
                 events.append(event)
+                if not isinstance(event, TurnedAway) and gives_way(state, index):
+                    events.append(GroupDropped(index=index, step=state.batched, reason=ZERO_VARIANCE))
+                    state = apply(events[-1], state)
             self._record(events, contents)
 
     def batch(self, step: int) -> Batch | None:
@@ -114,7 +130,8 @@ class Ledger:
                 members = next_batch(self._state)
                 if members is None:
                     return None
-                self._record([Batched(step=step, members=tuple(members))])
+                dropped = [GroupDropped(index=index, step=step, reason=ZERO_VARIANCE) for index in surplus(self._state, members)]
+                self._record([*dropped, Batched(step=step, members=tuple(members))])
             if self._batch is None or self._batch.step != step:
                 self._batch = self._read_batch(step)
             return self._batch
@@ -175,7 +192,11 @@ class Ledger:
         members = self._state.members(step)
         if not members:
             raise RunFailed(f"batch {step} is not in the journal any more; only batches after the kept checkpoints are")
-        return Batch(step=step, rollouts=tuple(rollout_from_bytes(content) for index in members for content in self._contents(index)))
+        left_out = self._state.left_out(step)
+        return Batch(step=step, rollouts=self._rollouts(members), dropped=self._rollouts(left_out), refilled_groups=len(left_out))
+
+    def _rollouts(self, tickets: Sequence[int]) -> tuple[Rollout, ...]:
+        return tuple(rollout_from_bytes(content) for index in tickets for content in self._contents(index))
 
     def _contents(self, index: int) -> list[bytes]:
         """Bytes of a ticket's rollouts by sample index, exactly those that were handed in."""

@@ -5,13 +5,24 @@ claimed tickets <= (v + 1 + eta) P, so the tickets whose floor is f or older fit
 first*: a ticket with floor f must be in batch f + eta at the latest; batches take the tightest floors first, and a batch
 waits as long as those left over might not all fit into the batches before their deadlines. A ticket that came back with
 samples in keeps its deadline, and therefore its place.
+
+*Refill*: with `Policy.refill` = R a batch may ask for up to R further prompts in place of complete groups without signal. In flight
+such a group is dropped when its last sample comes in, as long as the batch to be fixed next has refills left: it gives up its place, so
+that admission allows another claim. Nothing else changes: a dropped group only loosens the deadlines of the others. In the pinned
+modes the batch must not depend on the order in which groups come in: the first R groups without signal each add one ticket to those
+that the batch asks for, whichever they are, and nothing is dropped before all are in. The batch then is the P first with signal;
+where there are fewer, the first without fill it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from slipstream.ledger.state import LedgerState, SampleIndex, TicketEntry, TicketIndex, TicketState, holds_place
+from slipstream.ledger.state import LedgerState, SampleIndex, TicketEntry, TicketIndex, TicketState, has_signal, holds_place
+
+ZERO_VARIANCE = "zero_variance"  # the reason why groups are dropped
+
+_COMPLETE = (TicketState.GROUPED, TicketState.DROPPED)  # of a batch that is not fixed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +35,11 @@ class Grant:
 
 def pinned_version(state: LedgerState, index: TicketIndex) -> int:
     """The version that samples a ticket in the pinned modes."""
-    return max(0, index // state.policy.prompts_per_step - state.policy.eta)
+    return max(0, state.policy.step_of(index) - state.policy.eta)
 
 
 def claimable(state: LedgerState, tickets: int, loaded_version: int) -> list[Grant]:
-    """Up to `tickets` grants for a sampler that has `loaded_version` loaded; returned tickets first, then new ones."""
+    """Up to `tickets` grants for a sampler that has `loaded_version` loaded; earlier batches and returned tickets first."""
     candidates = list(islice(_admitted(state), max(0, tickets)))
     if not state.policy.pinned:
         return [Grant(index=index, version=loaded_version) for index in candidates] if loaded_version >= state.version else []
@@ -48,20 +59,40 @@ def wanted_version(state: LedgerState, newest: int) -> int | None:
 def _admitted(state: LedgerState) -> Iterator[TicketIndex]:
     """The tickets that may be claimed now, in the order in which they would be."""
     policy = state.policy
+    if policy.pinned:
+        for step in range(state.batched, min(state.version + policy.eta + 1, policy.steps)):
+            for index in asked_for(state, step):
+                entry = state.entries.get(index)
+                if entry is None or entry.state is TicketState.OPEN:
+                    yield index
+        return
     room = (state.version + 1 + policy.eta) * policy.prompts_per_step - state.claimed
     for index in state.open_indices():
         places = 0 if holds_place(state.entries[index]) else 1
         if room >= places:
             room -= places
             yield index
-    yield from range(state.next_index, min(state.next_index + max(0, room), policy.steps * policy.prompts_per_step))
+    yield from range(state.next_index, min(state.next_index + max(0, room), policy.planned + state.dropped))
+
+
+def asked_for(state: LedgerState, step: int) -> Sequence[TicketIndex]:
+    """The tickets of a pinned batch that is not fixed yet: its own, and one for each of the first groups found without signal."""
+    own, further = state.policy.block(step)
+    silent = sum(is_silent(state, index) for index in (*own, *further)) if further else 0
+    return [*own, *further[:silent]] if silent else own
+
+
+def is_silent(state: LedgerState, index: TicketIndex) -> bool:
+    """All of the ticket's samples are in, and it has no signal."""
+    entry = state.entries.get(index)
+    return entry is not None and entry.state in _COMPLETE and not has_signal(entry)
 
 
 def turned_away(state: LedgerState, index: TicketIndex, sample: SampleIndex) -> bool:
     """The sample has ended before, or its ticket is no longer worked on: handed in again it is a duplicate, first write wins."""
     entry = state.entries.get(index)
     if entry is None:
-        return index < state.next_index  # trained and forgotten
+        return state.knows(index)  # forgotten
     return entry.state is not TicketState.LEASED or sample in entry.submitted or sample in entry.dropped
 
 
@@ -70,11 +101,27 @@ def next_batch(state: LedgerState) -> list[TicketIndex] | None:
     policy, step = state.policy, state.batched
     if step >= policy.steps:
         return None
-    if policy.pinned:
-        wanted = range(step * policy.prompts_per_step, (step + 1) * policy.prompts_per_step)
-        ready = all(index in state.entries and state.entries[index].state is TicketState.GROUPED for index in wanted)
-        return list(wanted) if ready else None
-    return _earliest_deadlines(state, step)
+    if not policy.pinned:
+        return _earliest_deadlines(state, step)
+    asked = asked_for(state, step)
+    entries = [state.entries.get(index) for index in asked]
+    if not all(entry is not None and entry.state in _COMPLETE for entry in entries):
+        return None
+    by_use = sorted(asked, key=lambda index: is_silent(state, index))  # stable: by index within each kind
+    return sorted(by_use[: policy.prompts_per_step])
+
+
+def gives_way(state: LedgerState, index: TicketIndex) -> bool:
+    """In flight, of a ticket whose last sample has just come in: it is dropped for a further prompt."""
+    return not state.policy.pinned and is_silent(state, index) and len(state.left_out(state.batched)) < state.policy.refill
+
+
+def surplus(state: LedgerState, members: Sequence[TicketIndex]) -> list[TicketIndex]:
+    """The tickets that are dropped as batch `state.batched` is fixed with these members."""
+    if not state.policy.pinned:
+        return []
+    taken = {*members, *state.left_out(state.batched)}
+    return [index for index in asked_for(state, state.batched) if index not in taken]
 
 
 def _earliest_deadlines(state: LedgerState, step: int) -> list[TicketIndex] | None:

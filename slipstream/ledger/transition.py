@@ -7,13 +7,26 @@ from dataclasses import asdict, replace
 from functools import singledispatch
 
 from slipstream.core.errors import TransitionError
-from slipstream.ledger.events import Batched, Claimed, Event, Forgotten, Opened, Restarted, SampleDropped, Submitted, Trained, TurnedAway
-from slipstream.ledger.state import LedgerState, TicketEntry, TicketState, complete
+from slipstream.ledger.events import (
+    Batched,
+    Claimed,
+    Event,
+    Forgotten,
+    GroupDropped,
+    Opened,
+    Restarted,
+    SampleDropped,
+    Submitted,
+    Trained,
+    TurnedAway,
+)
+from slipstream.ledger.state import LedgerState, TicketEntry, TicketState, complete, has_signal
 
 ALLOWED: dict[type[Event], frozenset[TicketState]] = {
     Claimed: frozenset({TicketState.OPEN}),  # or the next new ticket
     Submitted: frozenset({TicketState.LEASED}),
     SampleDropped: frozenset({TicketState.LEASED}),
+    GroupDropped: frozenset({TicketState.GROUPED}),
     Batched: frozenset({TicketState.GROUPED}),
     Trained: frozenset({TicketState.BATCHED}),
 }
@@ -35,9 +48,10 @@ def _(event: Opened, state: LedgerState) -> LedgerState:
 
 @apply.register
 def _(event: Claimed, state: LedgerState) -> LedgerState:
-    if event.index == state.next_index:
+    further = state.policy.is_further(event.index)
+    if not state.knows(event.index) and (event.index == state.next_index or further):
         entry = TicketEntry(state=TicketState.LEASED, floor=event.floor, worker=event.worker)
-        return replace(state, entries={**state.entries, event.index: entry}, next_index=state.next_index + 1)
+        return replace(_with(state, event.index, entry), next_index=state.next_index + (not further), further=state.further + further)
     entry = _entry(event, state, event.index)
     floor = event.floor if entry.oldest is None else min(event.floor, entry.oldest)
     return _with(state, event.index, replace(entry, state=TicketState.LEASED, floor=floor, worker=event.worker))
@@ -50,22 +64,36 @@ def _(event: Submitted, state: LedgerState) -> LedgerState:
     if event.oldest < entry.floor:
         raise TransitionError(f"sample {event.index}/{event.sample} has tokens of version {event.oldest}, below its floor {entry.floor}")
     oldest = event.oldest if entry.oldest is None else min(entry.oldest, event.oldest)
-    return _settle(state, event.index, replace(entry, submitted={**entry.submitted, event.sample: event.content}, oldest=oldest))
+    rewards = entry.rewards if event.reward is None else entry.rewards | {event.reward}
+    submitted = {**entry.submitted, event.sample: event.content}
+    return _settle(state, event.index, replace(entry, submitted=submitted, oldest=oldest, rewards=rewards))
 
 
 @apply.register
 def _(event: SampleDropped, state: LedgerState) -> LedgerState:
     entry = _entry(event, state, event.index)
     _check_new(event, state, entry)
-    counts = {**state.samples_dropped, event.reason: state.samples_dropped.get(event.reason, 0) + 1}
-    return _settle(replace(state, samples_dropped=counts), event.index, replace(entry, dropped=entry.dropped | {event.sample}))
+    state = _count_dropped(state, event.reason, 1)
+    return _settle(state, event.index, replace(entry, dropped=entry.dropped | {event.sample}))
 
 
 @apply.register
 def _(event: TurnedAway, state: LedgerState) -> LedgerState:
-    if event.index >= state.next_index:
+    if not state.knows(event.index):
         raise TransitionError(f"sample {event.index}/{event.sample} came in for a ticket that nobody has claimed")
     return replace(state, duplicates=state.duplicates + 1)
+
+
+@apply.register
+def _(event: GroupDropped, state: LedgerState) -> LedgerState:
+    entry = _entry(event, state, event.index)
+    if event.step != state.batched or len(state.left_out(event.step)) == state.policy.refill:
+        raise TransitionError(f"ticket {event.index} cannot be left out of batch {event.step}: none of its refills are left")
+    if has_signal(entry):
+        raise TransitionError(f"ticket {event.index} cannot be left out: its rewards differ")
+    state = _count_dropped(state, event.reason, len(entry.submitted))
+    entry = replace(entry, state=TicketState.DROPPED, step=event.step)
+    return replace(_with(state, event.index, entry), dropped=state.dropped + 1)
 
 
 @apply.register
@@ -98,7 +126,8 @@ def _(event: Forgotten, state: LedgerState) -> LedgerState:
     if event.step > state.version:
         raise TransitionError(f"batches before {event.step} cannot be forgotten: only {state.version} are trained")
     kept = {index: entry for index, entry in state.entries.items() if entry.step is None or entry.step >= event.step}
-    return replace(state, entries=kept, forgotten=state.forgotten + len(state.entries) - len(kept))
+    trained = sum(entry.state is TicketState.TRAINED and index not in kept for index, entry in state.entries.items())
+    return replace(state, entries=kept, forgotten=state.forgotten + trained)
 
 
 @apply.register
@@ -136,6 +165,11 @@ def _check_new(event: Submitted | SampleDropped, state: LedgerState, entry: Tick
         raise TransitionError(f"sample {event.index}/{event.sample} has ended before")
     if not 0 <= event.sample < state.policy.group_size:
         raise TransitionError(f"sample {event.index}/{event.sample} is none of the {state.policy.group_size} of its group")
+
+
+def _count_dropped(state: LedgerState, reason: str, samples: int) -> LedgerState:
+    counts = state.samples_dropped
+    return replace(state, samples_dropped={**counts, reason: counts.get(reason, 0) + samples})
 
 
 def _with(state: LedgerState, index: int, entry: TicketEntry) -> LedgerState:

@@ -1,88 +1,183 @@
-"""Held-out evaluation, greedy, pinned to one version, in a fixed order. Drives its own sampler to the end."""
+"""An evaluation: answers of one version to given prompts in a fixed order, judged and scored. Drives its own sampler to the end.
 
-from collections.abc import Sequence
-from math import sqrt
+`evaluate` is what a run makes every so many steps; `slipstream eval` puts the same parts together otherwise.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from slipstream.core.errors import RunFailed
 from slipstream.core.ports import Grader, Sampler, TextCodec
-from slipstream.core.records import EvaluationResult, Outcome, OutcomeKind, Prompt, Sample, SampleRequest, WeightVersion
+from slipstream.core.records import (
+    EvaluationResult,
+    FinishReason,
+    Outcome,
+    OutcomeKind,
+    Prompt,
+    Sample,
+    SampleRequest,
+    Tally,
+    WeightVersion,
+)
+from slipstream.core.rng import stream_seed
+from slipstream.loop.pass_at_k import score
+
+UNJUDGED = (OutcomeKind.TIMEOUT, OutcomeKind.INFRASTRUCTURE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """How the answers to each prompt are drawn."""
+
+    samples: int = 1  # a prompt
+    temperature: float = 0.0  # 0: greedy
+    max_new_tokens: int
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One answer, judged."""
+
+    prompt: Prompt
+    drawn: Sample
+    text: str
+    outcome: Outcome
+
+    @property
+    def judged(self) -> bool:
+        return self.outcome.kind not in UNJUDGED
+
+    @property
+    def right(self) -> bool:
+        return self.outcome.kind is OutcomeKind.VALUE and (self.outcome.reward or 0.0) >= 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run asks of every version that it evaluates."""
+
+    task: str  # name, for people
+    greedy: Draw  # pass@1
+    sampled: Draw | None = None  # pass@k, where asked for
+    k: tuple[int, ...] = ()  # each above 1 and at most sampled.samples
+    format_hash: str = ""  # see `eval_format`
+    samples_kept: int = 0  # greedy answers kept for reading
 
 
 def evaluate(
-    *,
-    sampler: Sampler,
-    weights: WeightVersion,
-    prompts: Sequence[Prompt],
-    grader: Grader,
-    codec: TextCodec,
-    task: str,
-    max_new_tokens: int,
-    samples_kept: int,
+    *, sampler: Sampler, weights: WeightVersion, prompts: Sequence[Prompt], grader: Grader, codec: TextCodec, plan: Plan
 ) -> EvaluationResult:
-    """Greedy pass@1 of `weights` on the prompts, with a 95 % interval, and the first few answers to read.
+    """Greedy pass@1 and sampled pass@k of `weights` on the prompts, with 95 % intervals, and the first few greedy answers to read.
 
-    Raises RunFailed when there is no prompt.
+    Raises RunFailed when there is no prompt, or no prompt whose answers could be judged.
     """
     if not prompts:
-        raise RunFailed(f"{task} has no held-out prompts to evaluate on; a larger share of them is set by task.held_out")
+        raise RunFailed(f"{plan.task} has no held-out prompts to evaluate on; a larger share of them is set by task.held_out")
     sampler.load(weights)
-    requests = [
-        SampleRequest(
-            key=(str(index), 0),
-            prompt_ids=prompt.token_ids,
-            seed=0,
-            max_new_tokens=max_new_tokens,
-            temperature=0.0,
-            stop_ids=codec.stop_ids,
-        )
-        for index, prompt in enumerate(prompts)
-    ]
-    samples = draw_all(sampler, requests)
-    texts = [codec.decode(sample.completion_ids.tolist()) for sample in samples]
-    outcomes = [grader.grade(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
-    right = sum(outcome.kind is OutcomeKind.VALUE and (outcome.reward or 0.0) >= 1.0 for outcome in outcomes)
+    greedy = answers(sampler=sampler, prompts=prompts, grader=grader, codec=codec, draw=plan.greedy)
+    sampled = answers(sampler=sampler, prompts=prompts, grader=grader, codec=codec, draw=plan.sampled) if plan.sampled else []
+    first = score(tallies(greedy), 1)
     return EvaluationResult(
         step=weights.version,
-        task=task,
-        n=len(prompts),
-        pass_at_1=right / len(prompts),
-        ci=wilson_interval(right, len(prompts)),
-        extra=_figures(outcomes, [len(sample.completion_ids) for sample in samples]),
+        task=plan.task,
+        n=first.problems,
+        pass_at_1=first.value,
+        ci=first.ci,
+        pass_at_k=tuple(score(tallies(sampled), k) for k in sorted(set(plan.k))),
+        drawn=plan.sampled.samples if plan.sampled else 1,
+        outcomes=outcome_counts([*greedy, *sampled]),
+        format_hash=plan.format_hash,
+        weight_digest=weights.digest,
+        extra=figures(greedy),
         samples=tuple(
-            {"prompt": prompt.text, "completion": text, "answer": prompt.answer, "reward": outcome.reward}
-            for prompt, text, outcome in list(zip(prompts, texts, outcomes, strict=True))[:samples_kept]
+            {"prompt": answer.prompt.text, "completion": answer.text, "answer": answer.prompt.answer, "reward": answer.outcome.reward}
+            for answer in greedy[: plan.samples_kept]
         ),
     )
 
 
-def draw_all(sampler: Sampler, requests: Sequence[SampleRequest]) -> list[Sample]:
-    """Hand in all requests, run the sampler until it is idle, and return the samples in the order of the requests."""
+def answers(
+    *,
+    sampler: Sampler,
+    prompts: Sequence[Prompt],
+    grader: Grader,
+    codec: TextCodec,
+    draw: Draw,
+    on_answer: Callable[[Answer], object] = lambda _: None,
+) -> list[Answer]:
+    """`draw.samples` answers to each prompt by the weights that the sampler holds, in the order of the prompts, then of the samples.
+
+    A sample's seed is a function of the draw's seed, its prompt's id and its number: a prompt's answers do not depend on the others.
+    Each is judged when it ends, while the sampler's device works on the others; `on_answer` is told of it then.
+    """
+    requests = [
+        SampleRequest(
+            key=(str(place), number),
+            prompt_ids=prompt.token_ids,
+            seed=stream_seed(draw.seed, "evaluate", prompt.id, number),
+            max_new_tokens=draw.max_new_tokens,
+            temperature=draw.temperature,
+            stop_ids=codec.stop_ids,
+        )
+        for place, prompt in enumerate(prompts)
+        for number in range(draw.samples)
+    ]
+    found: dict[tuple[str, int], Answer] = {}
+
+    def judge(sample: Sample) -> None:
+        prompt, text = prompts[int(sample.key[0])], codec.decode(sample.completion_ids.tolist())
+        found[sample.key] = Answer(prompt=prompt, drawn=sample, text=text, outcome=grader.grade(prompt, text))
+        on_answer(found[sample.key])
+
+    draw_all(sampler, requests, judge)
+    return [found[request.key] for request in requests]
+
+
+def draw_all(sampler: Sampler, requests: Sequence[SampleRequest], on_sample: Callable[[Sample], object] = lambda _: None) -> list[Sample]:
+    """Hand in all requests, run the sampler until it is idle, and return the samples in the order of the requests.
+
+    `on_sample` is told of each sample when it ends.
+    """
     for request in requests:
         sampler.submit(request)
     found: dict[tuple[str, int], Sample] = {}
     while sampler.running() or sampler.waiting():
-        found |= {sample.key: sample for sample in sampler.step()}
+        for sample in sampler.step():
+            found[sample.key] = sample
+            on_sample(sample)
     return [found[request.key] for request in requests]
 
 
-def wilson_interval(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's score interval of a share (Wilson 1927); 95 % at the default z. Raises ValueError without trials."""
-    if trials < 1:
-        raise ValueError("an interval needs at least one trial")
-    share = successes / trials
-    scale = 1 + z * z / trials
-    centre = (share + z * z / (2 * trials)) / scale
-    half = z * sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials)) / scale
-    return max(0.0, centre - half), min(1.0, centre + half)
+def tallies(given: Sequence[Answer]) -> tuple[Tally, ...]:
+    """The answers counted by prompt, in the order of the prompts. Raises ValueError when two prompts have one id."""
+    prompts = {answer.drawn.key[0]: answer.prompt.id for answer in given}
+    if len(set(prompts.values())) < len(prompts):
+        raise ValueError("two prompts of an evaluation have one id")
+    judged = Counter(answer.drawn.key[0] for answer in given if answer.judged)
+    right = Counter(answer.drawn.key[0] for answer in given if answer.right)
+    return tuple(Tally(id=id, judged=judged[place], right=right[place]) for place, id in prompts.items())
 
 
-def _figures(outcomes: Sequence[Outcome], lengths: Sequence[int]) -> dict[str, float]:
-    figures = {"completion_tokens": float(np.mean(lengths))}
+def outcome_counts(given: Sequence[Answer]) -> dict[str, int]:
+    """How many answers there are of each kind of outcome that occurs, in the order of the kinds."""
+    counts = Counter(answer.outcome.kind for answer in given)
+    return {kind.value: counts[kind] for kind in OutcomeKind if counts[kind]}
+
+
+def figures(given: Sequence[Answer]) -> dict[str, float]:
+    """Length, share cut off at the token limit, and form where the task has one."""
+    found = {
+        "completion_tokens": float(np.mean([len(answer.drawn.completion_ids) for answer in given])),
+        "truncated_share": float(np.mean([answer.drawn.finish_reason is FinishReason.LENGTH for answer in given])),
+    }
+    outcomes = [answer.outcome for answer in given]
     if any(outcome.style for outcome in outcomes):
-        figures["style_share"] = float(np.mean([outcome.style == "worked" for outcome in outcomes]))
+        found["style_share"] = float(np.mean([outcome.style == "worked" for outcome in outcomes]))
     formats = [outcome.format_ok for outcome in outcomes if outcome.format_ok is not None]
     if formats:
-        figures["format_ok"] = float(np.mean(formats))
-    return figures
+        found["format_ok"] = float(np.mean(formats))
+    return found

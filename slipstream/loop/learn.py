@@ -4,19 +4,21 @@
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from slipstream.core.clock import Clock
 from slipstream.core.errors import RunFailed
-from slipstream.core.ports import Learner, Ledger, WeightStore
+from slipstream.core.ports import Corpus, Learner, Ledger, WeightStore
 from slipstream.core.records import Batch, Rollout, TrainingSequence
-from slipstream.loop.advantages import GroupAdvantage
+from slipstream.loop.advantages import Advantage
+from slipstream.loop.gae import Gae, valued
 from slipstream.loop.phases import Phases
-from slipstream.loop.sequences import from_rollout, group_advantages
-from slipstream.loop.step_metrics import Interval, batch_metrics, interval_metrics
+from slipstream.loop.rewards import Shaping, shaped_rewards
+from slipstream.loop.sequences import from_demonstration, from_rollout, group_advantages
+from slipstream.loop.step_metrics import Interval, batch_metrics, interval_metrics, offpolicy_metrics, refill_metrics
 from slipstream.telemetry.events import Events
 
 AUDITED_SEQUENCES = 8  # re-scored at the version that sampled them, each audited step
@@ -28,7 +30,18 @@ class StepReport:
 
     metrics: dict[str, Any]  # the row of metrics.jsonl
     batch: Batch
-    advantages: np.ndarray  # float64, one a rollout
+    advantages: np.ndarray  # float64, one a rollout; the mean over its tokens where each has its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lessons:
+    """What a step teaches beside the verdicts."""
+
+    advantage: Advantage | Gae  # of a group's rewards, or of the learner's values
+    shaping: Shaping = field(default_factory=Shaping)
+    scores_reference: bool = False  # the objective has a reference policy, under which every step's rollouts are scored
+    corpora: tuple[Corpus, ...] = ()  # static streams mixed into every step
+    samples: bool = True  # False: no rollouts, the corpora alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,38 +61,62 @@ class Learn:
         learner: Learner,
         ledger: Ledger,
         store: WeightStore,
-        advantage: GroupAdvantage,
+        lessons: Lessons,
         audit_every: int,
         counters: SamplerCounters,
         phases: Phases,
         events: Events,
         clock: Clock,
     ) -> None:
-        self._learner, self._ledger, self._store, self._advantage = learner, ledger, store, advantage
+        self._learner, self._ledger, self._store, self._lessons = learner, ledger, store, lessons
         self._audit_every, self._counters = audit_every, counters
         self._phases, self._events, self._clock = phases, events, clock
         self._mark = self._read_counters()
 
     def turn(self) -> StepReport | None:
-        """Train on the next batch if it is complete."""
+        """Train on the next batch if it is complete, and on the step's rows of the corpora."""
         self._phases.enter("wait")
         step = self._learner.version
-        batch = self._ledger.batch(step)
+        batch = self._ledger.batch(step) if self._lessons.samples else Batch(step=step, rollouts=())
         if batch is None:
             return None
-        if not batch.rollouts:
+        if self._lessons.samples and not batch.rollouts:
             raise RunFailed(f"batch {step} holds no judged sample: every verdict failed; see the outcomes in events.jsonl")
+        if batch.refilled_groups:
+            self._events.emit("learner", "refilled", step=step + 1, **refill_metrics(batch))
         self._phases.enter("pack")
-        advantages = group_advantages(batch.rollouts, self._advantage)
-        sequences = [from_rollout(rollout, advantage) for rollout, advantage in zip(batch.rollouts, advantages, strict=True)]
+        sequences, advantages = self._taught(batch.rollouts)
         mismatch = self._audit(step, batch.rollouts, sequences) if step % self._audit_every == 0 else {}
+        corpora = [from_demonstration(row, corpus.name) for corpus in self._lessons.corpora for row in corpus.rows(step)]
         self._phases.enter("step")
-        learned = self._learner.step(sequences)
+        learned = self._learner.step([*sequences, *corpora])
         self._phases.enter("publish")
         self._store.publish(self._learner.weights())
-        self._ledger.commit(step)
+        if self._lessons.samples:
+            self._ledger.commit(step)
         self._events.emit("learner", "publish", version=self._learner.version)
         return StepReport(metrics=self._row(batch, learned, mismatch), batch=batch, advantages=advantages)
+
+    def _taught(self, rollouts: Sequence[Rollout]) -> tuple[list[TrainingSequence], np.ndarray]:
+        """The rollouts as sequences, and their advantages."""
+        reference, bare = None, [from_rollout(rollout, 0.0) for rollout in rollouts]
+        if self._lessons.scores_reference:
+            self._phases.enter("reference")
+            reference = self._learner.reference_logprobs(bare)
+            self._phases.enter("pack")
+        of_completions = [near[-len(one.completion_ids) :] for one, near in zip(rollouts, reference, strict=True)] if reference else None
+        rewards = shaped_rewards(rollouts, self._lessons.shaping, of_completions)
+        if isinstance(self._lessons.advantage, Gae):
+            self._phases.enter("values")
+            sequences = valued(bare, rewards, self._learner.values(bare), self._lessons.advantage)
+            advantages = np.array([one.advantages.sum(dtype=np.float64) / max(1, one.loss_mask.sum()) for one in sequences])
+            self._phases.enter("pack")
+        else:
+            advantages = group_advantages(rollouts, rewards, self._lessons.advantage)
+            sequences = [from_rollout(rollout, advantage) for rollout, advantage in zip(rollouts, advantages, strict=True)]
+        if reference:
+            sequences = [replace(one, reference_logprobs=near) for one, near in zip(sequences, reference, strict=True)]
+        return sequences, advantages
 
     def _audit(self, step: int, rollouts: Sequence[Rollout], sequences: Sequence[TrainingSequence]) -> dict[str, float]:
         """Mismatch: sampler's against learner's log-probs at the same weights, on samples of one version still in the store."""
@@ -116,8 +153,9 @@ class Learn:
         return (
             common
             | nothing
-            | batch_metrics(batch.step, batch.rollouts)
+            | ({**batch_metrics(batch.step, batch.rollouts), **refill_metrics(batch)} if batch.rollouts else {})
             | learned
+            | offpolicy_metrics(learned, mismatch.get("mismatch_abs_mean"))
             | interval_metrics(interval, learned["tokens"])
             | mismatch
         )

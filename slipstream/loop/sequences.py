@@ -5,17 +5,15 @@ from itertools import groupby
 
 import numpy as np
 
-from slipstream.core.records import Demonstration, Rollout, TrainingSequence
-from slipstream.loop.advantages import GroupAdvantage
+from slipstream.core.records import ROLLOUTS, Demonstration, Rollout, TrainingSequence
+from slipstream.loop.advantages import Advantage
 
 
-def group_advantages(rollouts: Sequence[Rollout], advantage: GroupAdvantage) -> np.ndarray:
-    """One advantage a rollout; the rollouts of a group must stand together. A constant group gets exact zeros."""
-    found: list[np.ndarray] = []
-    for _, group in groupby(rollouts, key=lambda rollout: rollout.group_id):
-        rewards = np.array([rollout.outcome.reward for rollout in group], np.float64)
-        found.append(advantage(rewards) if np.ptp(rewards) > 0 else np.zeros(len(rewards)))
-    return np.concatenate(found) if found else np.zeros(0)
+def group_advantages(rollouts: Sequence[Rollout], rewards: np.ndarray, advantage: Advantage) -> np.ndarray:
+    """One advantage a rollout from one reward a rollout; the rollouts of a group must stand together. A constant group gets exact zeros."""
+    sizes = [len(list(group)) for _, group in groupby(rollouts, key=lambda rollout: rollout.group_id)]
+    groups = np.split(np.asarray(rewards, np.float64), np.cumsum(sizes)[:-1]) if sizes else []
+    return np.concatenate(advantage(groups)) if groups else np.zeros(0)
 
 
 def zero_variance_groups(rollouts: Sequence[Rollout]) -> int:
@@ -24,21 +22,23 @@ def zero_variance_groups(rollouts: Sequence[Rollout]) -> int:
     return sum(len({rollout.outcome.reward for rollout in group}) == 1 for _, group in groups)
 
 
-def from_rollout(rollout: Rollout, advantage: float) -> TrainingSequence:
-    """Prompt and completion in one; the loss falls on the tokens the model chose."""
+def from_rollout(rollout: Rollout, advantage: float | np.ndarray) -> TrainingSequence:
+    """Prompt and completion in one; the loss falls on the tokens the model chose. `advantage`: of all, or of each completion token."""
     before = np.zeros(len(rollout.prompt_ids), np.float32)
     mask = np.concatenate([before.astype(bool), rollout.loss_mask])
+    of_tokens = np.broadcast_to(np.float32(advantage), len(rollout.completion_ids))
     return TrainingSequence(
         token_ids=np.concatenate([rollout.prompt_ids, rollout.completion_ids]),
         loss_mask=mask,
-        advantages=np.where(mask, np.float32(advantage), np.float32(0)),
+        advantages=np.concatenate([before, np.where(rollout.loss_mask, of_tokens, np.float32(0))]),
         behaviour_logprobs=np.concatenate([before, np.where(rollout.loss_mask, rollout.logprobs, np.float32(0))]),
         versions=np.concatenate([np.full(len(before), -1, np.int32), rollout.versions]),
+        sampler_class=rollout.sampler_class,
     )
 
 
-def from_demonstration(demonstration: Demonstration) -> TrainingSequence:
-    """The loss falls on the completion."""
+def from_demonstration(demonstration: Demonstration, stream: str = ROLLOUTS) -> TrainingSequence:
+    """The loss falls on the completion. `stream`: the corpus it is of."""
     tokens = np.concatenate([demonstration.prompt_ids, demonstration.completion_ids])
     nothing = np.zeros(len(tokens), np.float32)
     return TrainingSequence(
@@ -47,4 +47,5 @@ def from_demonstration(demonstration: Demonstration) -> TrainingSequence:
         advantages=nothing,
         behaviour_logprobs=nothing,
         versions=np.full(len(tokens), -1, np.int32),
+        stream=stream,
     )

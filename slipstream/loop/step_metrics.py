@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.records import FinishReason, Rollout
+from slipstream.core.records import Batch, FinishReason, Rollout
 from slipstream.loop.sequences import zero_variance_groups
 
 
@@ -44,6 +44,21 @@ def batch_metrics(step: int, rollouts: Sequence[Rollout]) -> dict[str, Any]:
         "zero_variance_groups": zero_variance_groups(rollouts),
         "samples": len(rollouts),
     }
+
+
+def refill_metrics(batch: Batch) -> dict[str, int]:
+    """Groups without signal for which the step had further prompts instead, and the judged samples that went with them."""
+    return {"refilled_groups": batch.refilled_groups, "dropped_zero_variance": len(batch.dropped)}
+
+
+def offpolicy_metrics(learned: Mapping[str, float], mismatch: float | None) -> dict[str, float]:
+    """What of the step's off-policyness is mismatch and what is lag, mean |log-ratio| in nats; nothing where no audit was made.
+
+    `offpolicy` of the learner's own figures holds both; the third part, `offpolicy_update`, is the learner's.
+    """
+    if mismatch is None or "offpolicy" not in learned:
+        return {}
+    return {"offpolicy_mismatch": mismatch, "offpolicy_lag": max(0.0, learned["offpolicy"] - mismatch)}
 
 
 def interval_metrics(interval: Interval, trained_tokens: float) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Temperature, soft cap and the mask of vocabulary padding are inside it: the log-
 Letters: n positions, d model width, v vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 
 from slipstream.models.layers import soft_cap
 from slipstream.models.numerics import FAST, Numerics, no_gradient
+from slipstream.models.sharding import over_rows, present_mesh, row_shares
 from slipstream.models.spec import ModelSpec
 
 Arrays = TypeVar("Arrays", bound=tuple[jax.Array, ...])
@@ -67,9 +69,9 @@ def selected_logprobs(
 ) -> TokenLogprobs:
     """Log-prob of each target, entropy and log-sum-exp: hidden [n, d], output [d, v], token_ids [n] -> three of [n].
 
-    Works in chunks of positions, forward and backward, so [n, v] never exists. Products are in hidden's dtype, all else in
-    float32. With p the distribution, H its entropy and T the temperature, the derivatives by logits are (onehot - p) / T,
-    -p (log p + H) / T and p / T. The temperature carries no gradient.
+    Works in chunks of positions, forward and backward, so [n, v] never exists; on a mesh each device takes its own positions. Products
+    are in hidden's dtype, all else in float32. With p the distribution, H its entropy and T the temperature, the derivatives by logits
+    are (onehot - p) / T, -p (log p + H) / T and p / T. The temperature carries no gradient.
     """
     found: Any = _selected(hidden, output, token_ids, temperature, (rule, numerics))
     return TokenLogprobs(*found)
@@ -81,6 +83,13 @@ def _selected(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temper
 
 
 def _forward(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array, how: _How) -> TokenLogprobs:
+    def of_rows(whole: tuple[jax.Array, jax.Array], rows: tuple[jax.Array, jax.Array]) -> tuple[tuple[()], TokenLogprobs]:
+        return (), _forward_rows(rows[0], whole[0], rows[1], whole[1], how)
+
+    return _own_rows(of_rows, hidden.shape[0])((output, temperature), (hidden, token_ids))[1]
+
+
+def _forward_rows(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array, how: _How) -> TokenLogprobs:
     rule, numerics = how
     matrix = output.astype(hidden.dtype)
 
@@ -101,8 +110,19 @@ def _forward_saving(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, 
 
 
 def _backward(how: _How, saved: tuple[jax.Array, ...], cotangents: TokenLogprobs):
-    rule, _ = how
     hidden, output, token_ids, temperature = saved
+
+    def of_rows(whole: tuple[jax.Array, jax.Array], rows: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        return _backward_rows(how, *whole, rows)
+
+    doutput, dhidden = _own_rows(of_rows, hidden.shape[0])((output, temperature), (hidden, token_ids, *cotangents))
+    return dhidden, doutput.astype(output.dtype), no_gradient(token_ids), jnp.zeros_like(temperature)
+
+
+def _backward_rows(how: _How, output: jax.Array, temperature: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+    """Gradients by the output matrix, float32, and by the hidden states."""
+    rule, _ = how
+    hidden = inputs[0]
     matrix, vocabulary = output.astype(hidden.dtype), jnp.arange(output.shape[1])
 
     def one(total: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
@@ -119,7 +139,6 @@ def _backward(how: _How, saved: tuple[jax.Array, ...], cotangents: TokenLogprobs
         doutput = jnp.einsum("nd,nv->dv", states, rounded, preferred_element_type=jnp.float32)
         return total + doutput, jnp.einsum("nv,dv->nd", rounded, matrix)
 
-    inputs = (hidden, token_ids, *cotangents)
     start = jnp.zeros(output.shape, jnp.float32)
     rows = _rows_per_chunk(output.shape[1])
     if hidden.shape[0] <= rows:
@@ -127,10 +146,15 @@ def _backward(how: _How, saved: tuple[jax.Array, ...], cotangents: TokenLogprobs
     else:
         doutput, stacked = jax.lax.scan(one, start, _chunked(inputs, rows))
         dhidden = stacked.reshape(-1, hidden.shape[1])[: hidden.shape[0]]
-    return dhidden, doutput.astype(output.dtype), no_gradient(token_ids), jnp.zeros_like(temperature)
+    return doutput, dhidden
 
 
 _selected.defvjp(_forward_saving, _backward)
+
+
+def _own_rows(function: Callable[[Any, Any], tuple[Any, Any]], positions: int) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """XLA would have every device loop over all chunks, and add up gradients of the whole matrix after each of them."""
+    return function if positions % row_shares(present_mesh()) else over_rows(function)
 
 
 def _logits(states: jax.Array, matrix: jax.Array, how: _How) -> jax.Array:

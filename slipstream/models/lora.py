@@ -5,6 +5,7 @@ Hu et al. 2021, arXiv 2106.09685. Only matrices of dense layers have adapters; e
 
 import math
 from dataclasses import dataclass, fields, replace
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -87,9 +88,51 @@ def initial_adapters(spec: ModelSpec, lora: LoraSpec, seed: int) -> Adapters:
     def draw(target: Target) -> Adapter:
         down, up = target.shapes(spec, lora.rank)
         drawn = fresh_matrix(down, math.prod(down[1:-1]), seed, "lora", target.name)
-        return Adapter(down=drawn, up=jnp.zeros(up), scale=jnp.full(spec.layers, lora.alpha / lora.rank))
+        return Adapter(down=drawn, up=jnp.zeros(up), scale=lora.alpha / lora.rank)
 
     return Adapters(layers=LayerAdapters(**{target.name: draw(target) for target in adapted(spec, lora)}))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapted:
+    """A frozen base with the adapters that are trained beside it."""
+
+    base: Params
+    adapters: Adapters
+
+
+Policy: TypeAlias = Params | Adapted
+Trained: TypeAlias = Params | Adapters
+
+
+def base_of(policy: Policy) -> Params:
+    """The parameters without adapters."""
+    return policy.base if isinstance(policy, Adapted) else policy
+
+
+def adapters_of(policy: Policy) -> Adapters | None:
+    """The adapters; None where all parameters are trained."""
+    return policy.adapters if isinstance(policy, Adapted) else None
+
+
+def trained(policy: Policy) -> Trained:
+    """What an optimizer moves: the adapters, or all parameters."""
+    return policy.adapters if isinstance(policy, Adapted) else policy
+
+
+def with_trained(policy: Policy, new: Trained) -> Policy:
+    """The policy with its trained part replaced."""
+    if isinstance(policy, Adapted):
+        assert isinstance(new, Adapters)
+        return replace(policy, adapters=new)
+    assert isinstance(new, Params)
+    return new
+
+
+def whole(policy: Policy) -> Params:
+    """Plain parameters: adapters, if there are any, merged in."""
+    return _merge(policy.base, policy.adapters) if isinstance(policy, Adapted) else policy
 
 
 def merge(params: Params, adapters: Adapters) -> Params:
@@ -100,11 +143,14 @@ def merge(params: Params, adapters: Adapters) -> Params:
     return replace(params, layers=replace(layers, **changed))
 
 
+_merge = jax.jit(merge)
+
+
 def _merged(name: str, weight: jax.Array | Quantised, adapter: Adapter) -> jax.Array:
     if isinstance(weight, Quantised):
         raise ValueError(f"{name} is quantised; adapters can only be merged into full-precision weights")
     depth, rank = adapter.up.shape[0], adapter.up.shape[1]
     low = adapter.down.reshape(depth, -1, rank).astype(jnp.float32)
     addition = jnp.einsum("lir,lro->lio", low, adapter.up.reshape(depth, rank, -1).astype(jnp.float32))
-    total = weight.astype(jnp.float32) + (adapter.scale[:, None, None] * addition).reshape(weight.shape)
+    total = weight.astype(jnp.float32) + (adapter.scale * addition).reshape(weight.shape)
     return total.astype(weight.dtype)

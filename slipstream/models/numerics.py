@@ -59,6 +59,7 @@ class Numerics:
 
 FAST, EXACT = Numerics(), Numerics(exact=True)
 _KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
+FEW_TILES = 4  # so many tiles are written out: a loop costs more than it saves
 _VECTOR = 16  # elements of the widest vector of any CPU
 
 
@@ -140,8 +141,8 @@ def _tiled(tile: int, x: jax.Array, matrix: jax.Array) -> jax.Array:
     def product(rows_of_tile: jax.Array) -> jax.Array:
         return jax.lax.optimization_barrier(jax.lax.optimization_barrier(rows_of_tile) @ matrix)
 
-    if tiles.shape[0] == 1:
-        out = product(tiles[0])[None]
+    if tiles.shape[0] <= FEW_TILES:
+        out = jnp.stack([product(tile) for tile in tiles])
     else:
         out = jax.lax.map(product, tiles)
     return jax.lax.optimization_barrier(out.reshape(-1, matrix.shape[1])[:rows])

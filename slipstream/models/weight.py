@@ -4,7 +4,7 @@ Letters: n rows, i input features (one or more axes), o output features (one or 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import jax
@@ -38,7 +38,7 @@ class Adapter:
 
     down: jax.Array  # [i, r]
     up: jax.Array  # [r, o]
-    scale: jax.Array  # float32 scalar (stacked: [L]), alpha / r
+    scale: float = field(metadata={"static": True})  # alpha / r; no array, so that nothing trains or decays it
 
 
 def project(x: jax.Array, weight: Weight, inputs: int = 1, adapter: Adapter | None = None, numerics: Numerics = FAST) -> jax.Array:
@@ -55,7 +55,7 @@ def project(x: jax.Array, weight: Weight, inputs: int = 1, adapter: Adapter | No
         return out
     low = _contract(x, adapter.down.astype(x.dtype), inputs, numerics)
     high = _contract(low, adapter.up.astype(x.dtype), 1, numerics)
-    return numerics.seal(out + numerics.seal(high * adapter.scale.astype(x.dtype)))
+    return numerics.seal(out + numerics.seal(high * jnp.asarray(adapter.scale, x.dtype)))
 
 
 def _contract(x: jax.Array, weight: jax.Array, inputs: int, numerics: Numerics) -> jax.Array:

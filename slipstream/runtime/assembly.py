@@ -13,13 +13,17 @@ from slipstream.loop.advantages import ADVANTAGES
 from slipstream.loop.collect import Collector
 from slipstream.loop.dispatch import Dispatch, SamplingRules
 from slipstream.loop.evaluate import evaluate
-from slipstream.loop.learn import Learn, SamplerCounters
+from slipstream.loop.gae import Gae
+from slipstream.loop.learn import Learn, Lessons, SamplerCounters
 from slipstream.loop.phases import Phases
+from slipstream.loop.rewards import Shaping
 from slipstream.runtime.embedded import Roles
+from slipstream.runtime.eval_plan import evaluation_plan
 from slipstream.runtime.policy import Policy
-from slipstream.telemetry.events import Events
+from slipstream.telemetry.events import Events, NullEvents
 from slipstream.telemetry.run_directory import RunDirectory
 from slipstream.train.learner import Learner
+from slipstream.train.objectives import needs_reference
 from slipstream.weights.store import MemoryStore
 
 
@@ -42,10 +46,11 @@ def ledger_policy(config: RunConfig) -> LedgerPolicy:
         eta=config.mode.eta,
         pinned=config.mode.kind != "inflight",
         steps=config.run.steps,
+        refill=config.batch.refill,
     )
 
 
-def build_engine(config: RunConfig, policy: Policy, clock: Clock, name: str, slots: int) -> Engine:
+def build_engine(config: RunConfig, policy: Policy, clock: Clock, name: str, slots: int, events: Events = NullEvents()) -> Engine:
     """An engine for the configuration's longest prompt and completion."""
     return Engine(
         policy.spec,
@@ -58,6 +63,8 @@ def build_engine(config: RunConfig, policy: Policy, clock: Clock, name: str, slo
         exact=config.model.numerics == "exact",
         page_tokens=config.sampling.page_tokens,
         on_swap=config.sampling.kv_on_swap,
+        divergence_limit=config.sampling.kv_divergence_limit,
+        events=events,
     )
 
 
@@ -67,11 +74,11 @@ def assemble(
     """All roles of an embedded run, at the policy's weights; the ledger as its journal has it, put back to version `restart_at`."""
     ledger = Ledger(directory.journal, ledger_policy(config), policy.task, clock)
     if restart_at is not None:
-        ledger.restart(restart_at)
+        ledger.restart(restart_at if config.has_rollouts else 0)  # it knows of no batch where there are none
     store = MemoryStore(keep=config.mode.eta + 2)
-    learner = Learner(config, policy.spec, policy.params, ledger.state.lineage)
+    learner = Learner(config, policy.spec, policy.params, ledger.state.lineage, policy.reference)
     learner_phases, sampler_phases, evaluator_phases = (Phases(role, clock, events) for role in ("learner", "sampler-0", "evaluator"))
-    engine = build_engine(config, policy, clock, "sampler-0", config.sampling.slots)
+    engine = build_engine(config, policy, clock, "sampler-0", config.sampling.slots, events)
     dispatch = Dispatch(
         sampler=engine,
         ledger=ledger,
@@ -86,7 +93,7 @@ def assemble(
         learner=learner,
         ledger=ledger,
         store=store,
-        advantage=ADVANTAGES[config.objective.advantage],
+        lessons=lessons(config, policy),
         audit_every=config.evaluation.every_steps,
         counters=SamplerCounters(tokens=lambda: dispatch.tokens, wait_s=lambda: sampler_phases.seconds().get("wait", 0.0)),
         phases=learner_phases,
@@ -102,8 +109,27 @@ def assemble(
         sampler_phases=sampler_phases,
         evaluator_phases=evaluator_phases,
         clock=clock,
+        samples=config.has_rollouts,
     )
     return Assembly(learner=learner, ledger=ledger, store=store, sampler=engine, roles=roles)
+
+
+def lessons(config: RunConfig, policy: Policy) -> Lessons:
+    """What the configuration teaches beside the verdicts."""
+    objective = config.objective
+    gae = Gae(gamma=objective.gamma, decay=objective.gae_lambda, whiten=objective.whiten_advantages)
+    return Lessons(
+        advantage=gae if objective.advantage == "gae" else ADVANTAGES[objective.advantage],
+        shaping=Shaping(
+            max_new_tokens=config.sampling.max_new_tokens,
+            overlong_tokens=objective.overlong_tokens,
+            kl_coefficient=objective.kl_coefficient if objective.kl_in == "reward" else 0.0,
+            kl_estimator=objective.kl_estimator,
+        ),
+        scores_reference=needs_reference(objective),
+        corpora=policy.corpora,
+        samples=config.has_rollouts,
+    )
 
 
 def sampling_rules(config: RunConfig) -> SamplingRules:
@@ -132,20 +158,14 @@ def _collector(config: RunConfig, policy: Policy, engine: Engine, run_id: str, l
 def evaluation(config: RunConfig, policy: Policy, clock: Clock) -> Callable[[WeightVersion], EvaluationResult]:
     """A function from weights to their held-out score, with an engine of its own, made at the first call."""
     prompts = policy.task.held_out(config.evaluation.prompts)
+    plan = evaluation_plan(config, policy.task)
+    slots = config.evaluation.slots or config.sampling.slots
     engines: list[Engine] = []
 
     def run(weights: WeightVersion) -> EvaluationResult:
         if not engines:
-            engines.append(build_engine(config, policy, clock, "evaluator", config.sampling.slots))
-        return evaluate(
-            sampler=engines[0],
-            weights=weights,
-            prompts=prompts,
-            grader=policy.task,
-            codec=policy.task.tokenizer,
-            task=policy.task.name,
-            max_new_tokens=config.sampling.max_new_tokens,
-            samples_kept=config.evaluation.samples_kept,
-        )
+            engines.append(build_engine(config, policy, clock, "evaluator", slots))
+        task = policy.task
+        return evaluate(sampler=engines[0], weights=weights, prompts=prompts, grader=task, codec=task.tokenizer, plan=plan)
 
     return run

@@ -34,6 +34,7 @@ class Roles:
     sampler_phases: Phases
     evaluator_phases: Phases
     clock: Clock
+    samples: bool = True  # False: steps are made of static corpora, and the sampler stays idle
 
 
 class Embedded:
@@ -90,7 +91,7 @@ class Embedded:
         ledger = self._roles.ledger
         while not self._ending:
             seen = ledger.sequence
-            if not self._roles.dispatch.turn():
+            if not self._roles.samples or not self._roles.dispatch.turn():
                 ledger.wait_change(seen, LOOK_S)
         self._roles.sampler_phases.enter("ended")
 

@@ -17,21 +17,21 @@ from safetensors import SafetensorError, safe_open
 from slipstream.config.load import parse_config
 from slipstream.config.schema import PretrainedModel, RunConfig
 from slipstream.core.errors import UsageError
-from slipstream.core.ids import checkpoint_name
 from slipstream.envs.build import build_task
 from slipstream.models.families import FAMILIES
+from slipstream.models.lora import LoraSpec, adapted
 from slipstream.models.parameters import count, declarations, from_leaves
 from slipstream.models.spec import ModelSpec
 from slipstream.runtime.policy import scratch_spec
 from slipstream.runtime.pretrained import model_directory, read_pretrained
 from slipstream.telemetry.run_directory import RunDirectory
 from slipstream.text.tokenizer import Tokenizer
-from slipstream.train.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
+from slipstream.train.checkpoint import Checkpoint, checkpoint_of, newest_checkpoint, steps_on_disk
 from slipstream.weights.files import read_texts
 from slipstream.weights.model_writer import MAX_SHARD_BYTES, refuse_filled, write_tensors
 from slipstream.weights.special_ids import SpecialIds, read_special_ids
 
-_PARAMS = "params.safetensors"  # of a checkpoint, as the learner saves it
+PARAMS = "params.safetensors"  # of a checkpoint, as the learner saves it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,27 +60,29 @@ def export(run: Path, out: Path, *, step: int | None = None, dtype: str = "bfloa
     """
     refuse_filled(out)
     directory = RunDirectory.open(run)
-    config = _config(directory)
-    checkpoint = _checkpoint(directory.checkpoints, step)
+    config = read_run_config(directory)
+    checkpoint = find_checkpoint(directory.checkpoints, step)
     source = config.model.source
     model = _pretrained(source) if isinstance(source, PretrainedModel) else _scratch(config)
-    _write(checkpoint.path / _PARAMS, model, out, dtype, max_shard_bytes)
+    _write(checkpoint.path / PARAMS, model, _lora(config), out, dtype, max_shard_bytes)
     return Exported(step=checkpoint.step, architecture=FAMILIES[model.spec.family].architecture, parameters=count(model.spec))
 
 
-def _config(directory: RunDirectory) -> RunConfig:
+def read_run_config(directory: RunDirectory) -> RunConfig:
+    """The configuration of a run. Raises UsageError, or ConfigError with every problem, when it cannot be used."""
     try:
         return parse_config(directory.config.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{directory.config} cannot be read: {error}") from error
 
 
-def _checkpoint(root: Path, step: int | None) -> Checkpoint:
-    there = sorted(int(path.name) for path in root.iterdir() if path.name.isdigit()) if root.is_dir() else []
+def find_checkpoint(root: Path, step: int | None) -> Checkpoint:
+    """The whole checkpoint of `step` (None: the newest) under `root`. Raises UsageError, naming those there are, where there is none."""
+    there = steps_on_disk(root)
     names = ", ".join(map(str, there)) or "none"
     if step is not None and step not in there:
         raise UsageError(f"{root} has no checkpoint of step {step}; there are: {names}")
-    found = newest_checkpoint(root) if step is None else read_checkpoint(root / checkpoint_name(step))
+    found = newest_checkpoint(root) if step is None else checkpoint_of(root, step)
     if found is None:
         which = "no whole checkpoint" if step is None else f"a damaged checkpoint of step {step}"
         raise UsageError(f"{root} has {which}; there are: {names}")
@@ -109,15 +111,24 @@ def _tokenizer_texts(tokenizer: Tokenizer, spec: ModelSpec) -> dict[str, bytes]:
         return read_texts(Path(folder)) | {"tokenizer_config.json": (json.dumps(config, indent=2) + "\n").encode()}
 
 
-def _write(path: Path, model: _Model, out: Path, dtype: str, max_shard_bytes: int) -> None:
-    """The tensors of a checkpoint, from under the names of their places in the tree to under those of Hugging Face."""
+def _lora(config: RunConfig) -> LoraSpec | None:
+    lora = config.model.lora
+    return LoraSpec(rank=lora.rank, alpha=lora.alpha, targets=lora.targets) if lora.rank else None
+
+
+def _write(path: Path, model: _Model, lora: LoraSpec | None, out: Path, dtype: str, max_shard_bytes: int) -> None:
+    """The tensors of a checkpoint, from under the names of their places in the tree to under those of Hugging Face.
+
+    Adapters are added to their matrices on the way.
+    """
     spec = model.spec
     places = {name: (item, index) for item in declarations(spec) for index, name in item.tensors(spec)}
-    stored = _stored_names(spec)
+    stored, factors = _stored_names(spec, lora)
     try:
         with safe_open(path, framework="numpy") as file:
             found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - not a mapping
             wanted = {stored[item.path]: item.shape(spec) for item in declarations(spec)}
+            wanted |= {name: shape for pair in factors.values() for name, shape in pair}
             if found != wanted:
                 names = ", ".join(sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)))
                 raise UsageError(f"{path} is not of the model that the run's configuration names now; they differ in {names}")
@@ -125,6 +136,9 @@ def _write(path: Path, model: _Model, out: Path, dtype: str, max_shard_bytes: in
             def read(name: str) -> np.ndarray:
                 item, index = places[name]
                 part = file.get_slice(stored[item.path])[tuple(slice(place, place + 1) for place in index)]
+                if lora and item.path in factors:
+                    low, high = (file.get_slice(factor)[index[0] : index[0] + 1] for factor, _ in factors[item.path])
+                    part = part + (lora.alpha / lora.rank) * (low.reshape(-1, lora.rank) @ high.reshape(lora.rank, -1)).reshape(part.shape)
                 return item.to_file(part.reshape(part.shape[len(index) :]), spec)
 
             write_tensors(out, spec, read, special=model.special, dtype=dtype, texts=model.texts, max_shard_bytes=max_shard_bytes)
@@ -132,8 +146,20 @@ def _write(path: Path, model: _Model, out: Path, dtype: str, max_shard_bytes: in
         raise UsageError(f"{path} cannot be read: {error}") from error
 
 
-def _stored_names(spec: ModelSpec) -> dict[tuple[str, ...], str]:
-    """The name of each declared path in a checkpoint's file: its place in the tree, as `train.arrays` writes it."""
+_Factor = tuple[str, tuple[int, ...]]  # name and shape in a checkpoint's file
+_Path = tuple[str, ...]
+
+
+def _stored_names(spec: ModelSpec, lora: LoraSpec | None) -> tuple[dict[_Path, str], dict[_Path, tuple[_Factor, _Factor]]]:
+    """The name of each declared path in a checkpoint's file, its place in the tree as `train.arrays` writes it; and of its adapter."""
     tree = from_leaves({item.path: jax.ShapeDtypeStruct(item.shape(spec), np.float32) for item in declarations(spec)})
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {tuple(str(getattr(key, "name", key)) for key in place): jax.tree_util.keystr(place) for place, _ in leaves}
+    base = {tuple(str(getattr(key, "name", key)) for key in place): jax.tree_util.keystr(place) for place, _ in leaves}
+    if lora is None:
+        return base, {}
+    factors: dict[_Path, tuple[_Factor, _Factor]] = {}
+    for target in adapted(spec, lora):
+        down, up = target.shapes(spec, lora.rank)
+        place = f".adapters.layers.{target.name}"
+        factors[target.declaration.path] = ((f"{place}.down", down), (f"{place}.up", up))
+    return {path: f".base{name}" for path, name in base.items()}, factors

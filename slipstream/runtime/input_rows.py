@@ -1,6 +1,8 @@
 """JSONL that a person hands in: each line is judged before anything runs, all faults are told at once. For `generate` and `score`."""
 
+import gzip
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,8 +16,9 @@ Read = TypeVar("Read")
 def read_rows(path: Path, read: Callable[[dict[str, Any]], Read]) -> list[Read]:
     """What `read` makes of each row; empty lines are no rows. Raises UsageError naming each line that is no object or is refused."""
     try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
+        content = path.read_bytes()
+        lines = (gzip.decompress(content) if path.suffix == ".gz" else content).split(b"\n")
+    except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     found, problems = [], []
     for number, line in enumerate(lines, 1):

@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from slipstream.config.schema import PretrainedModel, RunConfig, ScratchModel
 from slipstream.core.errors import ConfigError, Problem
 from slipstream.envs.build import build_task
+from slipstream.envs.corpora import StaticCorpus, read_corpus
 from slipstream.envs.task import Task
 from slipstream.models.parameters import Params, initialise
 from slipstream.models.spec import ModelSpec, RopeSpec
 from slipstream.runtime.pretrained import model_directory, read_pretrained
-from slipstream.text.chat import read_chat_template
+from slipstream.runtime.reference import open_reference
+from slipstream.text.chat import ChatTemplate, read_chat_template
 from slipstream.text.template_check import check_template
 from slipstream.text.tokenizer import Tokenizer
+from slipstream.train.learner import Reference
 from slipstream.weights.files import read_params
 
 
@@ -22,6 +25,8 @@ class Policy:
     spec: ModelSpec
     params: Params
     task: Task
+    corpora: tuple[StaticCorpus, ...] = ()  # of the configuration's streams
+    reference: Reference | None = None  # that of objective.reference_path
     template_faults: tuple[str, ...] = ()  # where the chat template does not keep to token ids; see `text.template_check`
 
 
@@ -53,7 +58,13 @@ def scratch_spec(config: RunConfig, source: ScratchModel, tokenizer: Tokenizer) 
 def _scratch(config: RunConfig, source: ScratchModel) -> Policy:
     task = build_task(config)
     spec = scratch_spec(config, source, task.tokenizer)
-    return Policy(spec=spec, params=initialise(spec, config.run.seed), task=task)
+    corpora = _corpora(config, task.tokenizer, None)
+    reference = open_reference(config.objective, spec, task.tokenizer)
+    return Policy(spec=spec, params=initialise(spec, config.run.seed), task=task, corpora=corpora, reference=reference)
+
+
+def _corpora(config: RunConfig, tokenizer: Tokenizer, chat: ChatTemplate | None) -> tuple[StaticCorpus, ...]:
+    return tuple(read_corpus(stream, config.run.seed, tokenizer, chat, config.batch.row_tokens) for stream in config.streams)
 
 
 def _pretrained(config: RunConfig, source: PretrainedModel) -> Policy:
@@ -62,7 +73,14 @@ def _pretrained(config: RunConfig, source: PretrainedModel) -> Policy:
     template = read_chat_template(directory)
     task = build_task(config, tokenizer, template)
     faults = tuple(str(fault) for fault in check_template(template, tokenizer))
-    return Policy(spec=spec, params=read_params(directory, spec), task=task, template_faults=faults)
+    return Policy(
+        spec=spec,
+        params=read_params(directory, spec),
+        task=task,
+        corpora=_corpora(config, tokenizer, template),
+        reference=open_reference(config.objective, spec, tokenizer),
+        template_faults=faults,
+    )
 
 
 def _check_lengths(config: RunConfig, policy: Policy) -> None:

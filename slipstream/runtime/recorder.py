@@ -1,13 +1,13 @@
 """What a run leaves behind while it goes: rows of metrics, events and evaluations, rollouts. An actor around telemetry's writers."""
 
 from slipstream.core.clock import Clock
-from slipstream.core.records import EvaluationResult, Fate
+from slipstream.core.records import EvaluationResult
 from slipstream.loop.learn import StepReport
 from slipstream.telemetry.evaluations import evaluation_row
 from slipstream.telemetry.events import EventLog
 from slipstream.telemetry.jsonl import JsonlWriter
 from slipstream.telemetry.progress import Progress
-from slipstream.telemetry.rollouts import write_rollouts
+from slipstream.telemetry.rollouts import write_batch
 from slipstream.telemetry.run_directory import RunDirectory
 
 
@@ -23,7 +23,7 @@ class Recorder:
 
     def step(self, report: StepReport) -> None:
         """One learner step: its rollouts first, so that a row of metrics always has them."""
-        write_rollouts(self._directory.rollouts, report.batch.step, report.batch.rollouts, Fate.TRAINED, report.advantages.tolist())
+        write_batch(self._directory.rollouts, report.batch, report.advantages.tolist())
         self._metrics.write(report.metrics)
         self._progress.step(report.metrics)
 

@@ -23,6 +23,7 @@ from slipstream.runtime.serve.prompts import given_ids
 from slipstream.telemetry.atomic import atomic_write_bytes
 from slipstream.telemetry.jsonl import encode_row
 from slipstream.train.packing import pack, unpack
+from slipstream.train.shapes import one_shape
 from slipstream.train.update import Layout, score
 from slipstream.weights.files import read_params
 
@@ -81,7 +82,7 @@ def logprobs(
         attention = pick("packed", spec.heads, spec.kv_heads, spec.head_dim, "float32", attention_rule(spec))
     page_tokens = PAGE_TOKENS if numerics.exact else 1
     layout = Layout(scan=False, remat=False, attention=attention, precision="f32", page_tokens=page_tokens)
-    microbatches, places = pack(sequences, width, _rows(sequences, width), page_tokens)
+    microbatches, places = pack(sequences, one_shape(width, _rows(sequences, width), page_tokens))
     found = [np.asarray(score(params, spec, layout, batch, jnp.float32(temperature), numerics=numerics)[0]) for batch in microbatches]
     return unpack(found, sequences, places)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from slipstream.config.schema import RunConfig
 from slipstream.core.errors import RunFailed
-from slipstream.core.ports import Sampler
+from slipstream.engine.engine import Engine
 from slipstream.envs.task import Task
 from slipstream.loop.conformance import QUICK, Finding, check_sampler, failures
 from slipstream.models.spec import ModelSpec
@@ -18,8 +18,8 @@ PROMPTS = 2
 TOLERANCE = {"f32": 1e-3, "bf16": 0.1, "int8": 0.2, "fp8": 0.4}  # nats, mean difference of log-probs at temperature 1
 
 
-def check_before_run(config: RunConfig, spec: ModelSpec, task: Task, sampler: Sampler, learner: Learner, events: Events) -> list[Finding]:
-    """Load the learner's weights into the idle sampler and test it; each finding becomes an event `conformance`.
+def check_before_run(config: RunConfig, spec: ModelSpec, task: Task, sampler: Engine, learner: Learner, events: Events) -> list[Finding]:
+    """Load the learner's weights into the idle sampler, compile its programs and test it; each finding is an event `conformance`.
 
     The test has seeds of its own and leaves the sampler idle, so the run draws what it would have drawn without. Raises RunFailed
     that names what failed.
@@ -27,6 +27,7 @@ def check_before_run(config: RunConfig, spec: ModelSpec, task: Task, sampler: Sa
     weights = learner.weights()
     sampler.load(weights)
     events.emit(sampler.id, "load", version=weights.version)
+    events.emit(sampler.id, "warm_up", programs=list(sampler.warm_up()))
     findings = check_sampler(
         sampler,
         lambda sequences, temperature: learner.score(sequences, weights, temperature),

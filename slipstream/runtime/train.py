@@ -10,6 +10,8 @@ from slipstream.core.ids import random_run_id
 from slipstream.core.records import EvaluationResult, WeightVersion
 from slipstream.loop.warm_start import warm_start
 from slipstream.runtime.assembly import Assembly, assemble
+from slipstream.runtime.checkpointer import Checkpointer
+from slipstream.runtime.compile_watch import CompileWatch
 from slipstream.runtime.devices import configure_jax
 from slipstream.runtime.embedded import Embedded
 from slipstream.runtime.failures import failures_logged
@@ -24,7 +26,7 @@ from slipstream.telemetry.report import write_report
 from slipstream.telemetry.run_directory import RunDirectory
 from slipstream.telemetry.trace import write_trace
 from slipstream.train.arrays import read_tree, write_tree
-from slipstream.train.checkpoint import Checkpoint, newest_checkpoint, oldest_step, write_checkpoint
+from slipstream.train.checkpoint import Checkpoint, newest_checkpoint
 
 
 class Interrupted(BaseException):
@@ -101,23 +103,28 @@ class _Job:
         parts = assemble(config, self.policy, self.directory, self.clock, events, self.run_id, restart_at)
         mode = {"mode": config.mode.kind, "eta": config.mode.eta, "seed": config.run.seed, "recipe": config.run.recipe}
         events.emit("supervisor", "run_started", run_id=self.run_id, **mode)
-        for note in self.policy.task.notes:
+        for note in (*self.policy.task.notes, *(note for corpus in self.policy.corpora for note in corpus.notes)):
             events.emit("source", "skipped", detail=note)
             self.progress.note(note)
         for fault in self.policy.template_faults:
             events.emit("source", "template_fault", detail=fault)
             self.progress.note(f"chat template, {fault}")
-        if checkpoint is None:
-            self._begin(parts, stop)
-        else:
-            self._go_on(parts, checkpoint)
-        self.progress.phase("checking the sampler")
-        check_before_run(config, self.policy.spec, self.policy.task, parts.sampler, parts.learner, events)
-        self._steps(parts, stop)
+        forget = parts.ledger.forget_before if config.has_rollouts else lambda step: None
+        checkpointer = Checkpointer(self.directory, self.clock, events, keep_best=config.checkpoint.keep_best, on_written=forget)
+        try:
+            if checkpoint is None:
+                self._begin(parts, checkpointer, stop)
+            else:
+                self._go_on(parts, checkpoint)
+            self.progress.phase("checking the sampler")
+            check_before_run(config, self.policy.spec, self.policy.task, parts.sampler, parts.learner, events)
+            self._steps(parts, checkpointer, stop)
+        finally:
+            checkpointer.wait()
         parts.ledger.close()
         events.emit("supervisor", "run_finished", steps=parts.learner.version)
 
-    def _begin(self, parts: Assembly, stop: StopFlag) -> None:
+    def _begin(self, parts: Assembly, checkpointer: Checkpointer, stop: StopFlag) -> None:
         """Warm start, then version 0. A run killed before its first checkpoint begins here again."""
         total = sum(stage.steps for stage in self.config.warm_start.stages)
         if total:
@@ -129,20 +136,21 @@ class _Job:
         parts.learner.begin_reinforcement()
         parts.store.publish(parts.learner.weights())
         if total:
-            self._checkpoint(parts)
+            self._checkpoint(parts, checkpointer)
 
     def _go_on(self, parts: Assembly, checkpoint: Checkpoint) -> None:
         self.progress.note(f"going on from checkpoint {checkpoint.path.name}")
         parts.learner.restore(checkpoint.path)
         for version in sorted(checkpoint.notes["older_versions"]):
-            params, _ = read_tree(checkpoint.path / _older_name(version), self.policy.params)
+            params, _ = read_tree(checkpoint.path / _older_name(version), parts.learner.weights().params)
             parts.store.publish(WeightVersion(lineage=parts.ledger.state.lineage, version=version, params=params))
         parts.store.publish(parts.learner.weights())
         self.recorder.events.emit("supervisor", "resume", step=checkpoint.step, lineage=parts.ledger.state.lineage)
 
-    def _steps(self, parts: Assembly, stop: StopFlag) -> None:
+    def _steps(self, parts: Assembly, checkpointer: Checkpointer, stop: StopFlag) -> None:
         config, steps = self.config, self.config.run.steps
         embedded = Embedded(parts.roles, stop, self.recorder.evaluation)
+        watch = CompileWatch(self.recorder.events)
         embedded.start()
         self._ask_evaluation(embedded, parts)
         self.progress.phase("reinforcement learning")
@@ -152,14 +160,18 @@ class _Job:
                 if report is None:
                     break
                 self.recorder.step(report)
+                watch.look()
+                checkpointer.look()
                 self._ask_evaluation(embedded, parts)
                 if parts.learner.version % config.checkpoint.every_steps == 0 or parts.learner.version == steps:
-                    self._checkpoint(parts)
+                    self._checkpoint(parts, checkpointer)
         finally:
             parts.roles.learner_phases.enter("ended")
             embedded.finish()
         if parts.learner.version < steps:
-            self._checkpoint(parts)
+            self._checkpoint(parts, checkpointer)
+        checkpointer.finish()
+        if parts.learner.version < steps:
             raise Interrupted(stop.cause, parts.learner.version, self.directory.path)
 
     def _ask_evaluation(self, embedded: Embedded, parts: Assembly) -> None:
@@ -170,23 +182,25 @@ class _Job:
         if due and version not in made:
             embedded.evaluate(parts.learner.weights())
 
-    def _checkpoint(self, parts: Assembly) -> None:
-        """Everything needed to go on: learner, the older versions that pinned samplers still want, the journal synced."""
+    def _checkpoint(self, parts: Assembly, checkpointer: Checkpointer) -> None:
+        """Everything needed to go on: learner, the older versions that pinned samplers still want, the journal synced.
+
+        Taken now and written by the checkpointer; the journal forgets nothing until the checkpoint exists.
+        """
         parts.roles.learner_phases.enter("checkpoint")
         step = parts.learner.version
         pinned = self.config.mode.kind != "inflight"
-        older = [version for version in range(max(0, step - self.config.mode.eta), step) if pinned]
+        older = {version: parts.store.get(version) for version in range(max(0, step - self.config.mode.eta), step) if pinned}
+        fill_learner = parts.learner.snapshot()
 
         def fill(path: Path) -> None:
-            parts.learner.save(path)
-            for version in older:
-                write_tree(path / _older_name(version), parts.store.get(version).params)
+            fill_learner(path)
+            for version, weights in older.items():
+                write_tree(path / _older_name(version), weights.params)
 
         parts.ledger.sync()
-        notes = {"run_id": self.run_id, "lineage": parts.ledger.state.lineage, "older_versions": older}
-        checkpoints = self.directory.checkpoints
-        write_checkpoint(checkpoints, step, fill, notes)
-        parts.ledger.forget_before(oldest_step(checkpoints))
+        notes = {"run_id": self.run_id, "lineage": parts.ledger.state.lineage, "older_versions": list(older)}
+        checkpointer.write(step, fill, notes)
 
 
 def _older_name(version: int) -> str:

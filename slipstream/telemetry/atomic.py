@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from slipstream.core.errors import RunFailed
 
@@ -35,7 +36,8 @@ def atomic_write_bytes(path: Path, data: bytes) -> None:
             with path.open("wb") as file:
                 file.write(data)
         else:
-            _replace(path, data)
+            with atomic_file(path) as file:
+                file.write(data)
 
 
 def atomic_write_text(path: Path, text: str) -> None:
@@ -49,22 +51,25 @@ def remove_temporaries(directory: Path) -> None:
         path.unlink()
 
 
-def _replace(path: Path, data: bytes) -> None:
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write `path` into, part by part: it takes its place once the block has ended well, on disk by then."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_directory(path.parent)
+    with disk_space_named(path):
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
 
 
-def _sync_directory(directory: Path) -> None:
-    """Make the rename itself survive a power cut."""
+def sync_directory(directory: Path) -> None:
+    """Make renames in it survive a power cut."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

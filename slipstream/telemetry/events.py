@@ -33,7 +33,7 @@ class EventLog:
 
 
 class NullEvents:
-    """Events that nobody keeps; for tests."""
+    """Events that nobody keeps."""
 
     def emit(self, role: str, kind: str, **fields: Any) -> None:
         pass

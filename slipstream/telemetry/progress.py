@@ -6,7 +6,7 @@ An actor's face, not its logic: it is told what happened and keeps only what it 
 from typing import Any, Protocol, TextIO
 
 from slipstream.core.clock import Clock, SystemClock
-from slipstream.core.records import EvaluationResult
+from slipstream.core.records import EvaluationResult, OutcomeKind
 from slipstream.telemetry import figures
 from slipstream.telemetry.pace import Pace
 
@@ -139,6 +139,9 @@ def evaluation_line(result: EvaluationResult) -> str:
     """One evaluation in one line."""
     interval = f"95 % {figures.interval(*result.ci)}, n = {result.n}"
     text = f"held-out after step {result.step}: {result.task} greedy {figures.decimal(result.pass_at_1, 3)} ({interval})"
+    text += "".join(f", pass@{score.k} {figures.decimal(score.value, 3)} ({figures.interval(*score.ci)})" for score in result.pass_at_k)
+    if failed := sum(result.outcomes.get(kind, 0) for kind in (OutcomeKind.TIMEOUT, OutcomeKind.INFRASTRUCTURE)):
+        text += f", {failed} answers without a verdict left out"
     if "style_share" in result.extra:
         text += f", worked {figures.percent(result.extra['style_share'])}"
     return text

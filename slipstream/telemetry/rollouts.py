@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipstream.core.records import Fate, Rollout
+from slipstream.core.records import Batch, Fate, Rollout
 from slipstream.telemetry.atomic import atomic_write_bytes
 
 if TYPE_CHECKING:
@@ -60,8 +60,19 @@ def rollout_schema() -> "pa.Schema":
     )
 
 
-def write_rollouts(directory: Path, step: int, rollouts: Sequence[Rollout], fate: Fate, advantages: Sequence[float]) -> Path:
-    """Write the rollouts of 0-based `step` to NNNNNN.parquet in `directory`, atomically. The same call writes the same bytes."""
+def write_batch(directory: Path, batch: Batch, advantages: Sequence[float]) -> Path:
+    """As `write_rollouts`: those trained on with their advantages, then those dropped, all of whose advantages are 0."""
+    fates = [Fate.TRAINED] * len(batch.rollouts) + [Fate.DROPPED] * len(batch.dropped)
+    return write_rollouts(directory, batch.step, [*batch.rollouts, *batch.dropped], fates, [*advantages, *[0.0] * len(batch.dropped)])
+
+
+def write_rollouts(
+    directory: Path, step: int, rollouts: Sequence[Rollout], fate: Fate | Sequence[Fate], advantages: Sequence[float]
+) -> Path:
+    """Write the rollouts of 0-based `step` to NNNNNN.parquet in `directory`, atomically. The same call writes the same bytes.
+
+    `fate`: of all of them, or of each.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -70,7 +81,7 @@ def write_rollouts(directory: Path, step: int, rollouts: Sequence[Rollout], fate
     schema = rollout_schema()
     given: dict[str, list[Any]] = {
         "step": [step] * len(rollouts),
-        "fate": [str(fate)] * len(rollouts),
+        "fate": [str(fate)] * len(rollouts) if isinstance(fate, Fate) else [str(one) for one in fate],
         "advantage": [float(advantage) for advantage in advantages],
     }
     columns = {name: given[name] if name in given else _column(rollouts, name) for name in schema.names}

@@ -4,10 +4,9 @@ Implements `core.ports.Learner`; called by one thread only. Published weights ar
 using version v while v + 1 is made.
 """
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -16,44 +15,99 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from slipstream.config.schema import ObjectiveSection, OptimizerSection, RunConfig, WarmStartSection
-from slipstream.core.records import TrainingSequence, WeightVersion
+from slipstream.config.schema import OptimizerSection, RunConfig, WarmStartSection
+from slipstream.core.records import ROLLOUTS, TrainingSequence, WeightVersion
 from slipstream.models.attention.registry import DENSE_UP_TO, pick
 from slipstream.models.attention.rule import attention_rule
+from slipstream.models.lora import Adapted, LoraSpec, Policy, base_of, initial_adapters
 from slipstream.models.numerics import EXACT, FAST, Numerics
 from slipstream.models.parameters import Params
 from slipstream.models.quant import COMPUTE
 from slipstream.models.spec import ModelSpec
-from slipstream.train.arrays import read_tree, write_tree
-from slipstream.train.objectives import TokenLoss, objective
+from slipstream.train.arrays import leaves, on_host, read_tree, write_leaves
+from slipstream.train.columns import Columns
+from slipstream.train.cost import model_cost
+from slipstream.train.objectives import needs_reference, nothing_without_advantage, objective
 from slipstream.train.objectives.sft import sft
-from slipstream.train.optimizer import adamw, reinforcement_schedule, warm_start_schedule
-from slipstream.train.packing import Microbatch, Placed, pack, padding_waste, unpack
-from slipstream.train.statistics import TokenTable, step_statistics
-from slipstream.train.update import Layout, TokenStatistics, accumulate, apply_gradient, fresh_state, score, zero_gradient
+from slipstream.train.optimizer import (
+    ess_factor,
+    reinforcement_optimizer,
+    reinforcement_schedule,
+    warm_start_optimizer,
+    warm_start_schedule,
+)
+from slipstream.train.packing import Microbatch, pack, padding_waste, unpack
+from slipstream.train.placement import WholeCopies, configured_placement
+from slipstream.train.shapes import configured_shapes
+from slipstream.train.shares import Share, Stream, minibatches, share, trained_tokens
+from slipstream.train.statistics import joined, step_statistics, value_statistics
+from slipstream.train.step_columns import StepColumns, token_table
+from slipstream.train.update import Layout, TokenStatistics, accumulate, apply_gradient, fresh_state, score, values, zero_gradient
+from slipstream.train.value_head import Learned, Valued, ValueHead, fresh_head, moved_of, policy_of, with_head, with_moved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A fixed policy that the learner is held near to, or taught by. Its vocabulary is the learner's."""
+
+    spec: ModelSpec
+    params: Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Phase:
     """What differs between supervised and reinforcement steps."""
 
-    loss: TokenLoss
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
+    ess_power: float = 0.0  # see `optimizer.ess_factor`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Update:
+    """One optimizer step that was made."""
+
+    statistics: list[list[TokenStatistics]]  # a list a share, an entry a microbatch
+    grad_norm: float
+    update_norm: float
+
+    @property
+    def moved(self) -> bool:
+        """False where the gradient was zero or not finite, so that nothing changed."""
+        return bool(np.isfinite(self.grad_norm)) and self.grad_norm > 0
 
 
 class Learner:
-    """One device's learner. `version` counts reinforcement steps; supervised warm-start steps come before version 0."""
+    """`version` counts reinforcement steps; supervised warm-start steps come before version 0.
 
-    def __init__(self, config: RunConfig, spec: ModelSpec, params: Params, lineage: int = 0) -> None:
-        self._spec, self._batch, self._lineage = spec, config.batch, lineage
+    Where the configuration has a mesh, parameters, gradients and moments are spread over its devices. With several processes
+    (`jax.distributed`) each holds a learner, and all call the same with the same sequences; all get the same results.
+    """
+
+    def __init__(self, config: RunConfig, spec: ModelSpec, params: Params, lineage: int = 0, reference: Reference | None = None) -> None:
+        """`reference`: that of objective.reference_path; without it the weights at version 0 are the reference where one is needed.
+
+        Raises ConfigError where the machine has too few devices.
+        """
+        self._config, self._spec, self._lineage = config, spec, lineage
+        self._placement = configured_placement(config.mesh)
+        self._copies = WholeCopies(self._placement)
         self._numerics: Numerics = EXACT if config.model.numerics == "exact" else FAST
         self._layout = _layout(config, spec)
+        cost = model_cost(spec, whole_rows=self._layout.attention == "dense" and not self._numerics.exact)
+        self._shapes = configured_shapes(config.batch, cost, align=self._layout.page_tokens, devices=self._placement.row_shares)
+        self._fast_shapes = configured_shapes(config.batch, cost, devices=self._placement.row_shares)
         self._temperature = jnp.float32(config.sampling.temperature)
         self._warm = _warm_phase(cast(Hashable, config.warm_start))
-        self._reinforcement = _reinforcement_phase(cast(Hashable, config.optimizer), cast(Hashable, config.objective))
-        self._params = params
-        self._state = fresh_state(self._warm.optimizer, params)
+        self._has_values = config.objective.advantage == "gae"
+        value_rate = config.objective.value_rate if self._has_values else 0.0
+        self._reinforcement = _reinforcement_phase(cast(Hashable, config.optimizer), spec, _updates(config), value_rate)
+        self._streams = _streams(config, self._temperature, self._numerics)
+        self._keeps_reference = needs_reference(config.objective) and reference is None
+        self._reference = reference and replace(reference, params=self._placement.parameters(reference.params, reference.spec))
+        self._policy: Policy = self._placement.parameters(params, spec)
+        self._head: ValueHead | None = None  # from version 0 on, where there is one
+        self._state = self._fresh_state(self._warm, self._policy)
         self._version = -1
         self._updates = 0
 
@@ -62,57 +116,62 @@ class Learner:
         return self._version
 
     def weights(self) -> WeightVersion:
-        return WeightVersion(lineage=self._lineage, version=self._version, params=self._params)
+        """The present version, for samplers: whole, on one device of this process."""
+        return WeightVersion(lineage=self._lineage, version=self._version, params=self._copies.of(self._policy))
 
     def warm_step(self, sequences: Sequence[TrainingSequence]) -> float:
         """One supervised optimizer step, at temperature 1; returns its loss, nats a token.
 
         Always in fast numerics: nothing that a sampler drew is compared with it.
         """
-        microbatches, _ = pack(sequences, self._batch.row_tokens, self._batch.rows_per_microbatch)
-        tokens = _trained_tokens(sequences)
-        statistics, _, _ = self._update(self._warm, microbatches, [None] * len(microbatches), tokens, jnp.float32(1.0), FAST)
-        return float(sum(np.asarray(part.loss).sum(dtype=np.float64) for part in statistics) / tokens)
+        whole = self._share(_supervised("warm_start"), sequences)
+        update = self._update(self._warm, [whole], [[Columns(weights=weights) for weights in whole.weights]])
+        return _loss(update.statistics[0])
 
     def begin_reinforcement(self) -> None:
-        """The present weights become version 0, with a fresh optimizer."""
-        self._state = fresh_state(self._reinforcement.optimizer, self._params)
+        """The present weights become version 0, with a fresh optimizer; and the reference, where one is needed and none was given.
+
+        With adapters configured the weights are frozen and adapters that change nothing yet are put beside them; and so is a value
+        head where advantages need values.
+        """
+        self._policy = self._with_adapters(base_of(self._policy))
+        self._head = self._fresh_head() if self._has_values else None
+        self._state = self._fresh_state(self._reinforcement, _learned(self._policy, self._head))
         self._version, self._updates = 0, 0
+        if self._keeps_reference:
+            self._reference = Reference(spec=self._spec, params=base_of(self._policy))
 
     def step(self, sequences: Sequence[TrainingSequence]) -> dict[str, float]:
         """One policy update: an optimizer step for each minibatch of the sequences. Returns the metrics of the step.
 
-        Sequences without any advantage count in the denominator but are not computed on: their gradient is zero.
+        Sequences of several streams may be mixed; each stream has its loss, denominator and weight. Where the objective's gradient is
+        in proportion to the advantage, sequences without any count in the denominator but are not computed on.
         """
-        parts = _split(sequences, self._batch.minibatches)
-        packed = [self._pack(_with_signal(part))[0] for part in parts]
-        proximal = self._proximal(packed)
-        tables, grad_norms, update_norms, loads = [], [], [], []
+        parts = [
+            [self._share(self._stream(name), members) for name, members in part.items()]
+            for part in minibatches(sequences, self._config.batch.minibatches)
+        ]
+        columns = StepColumns(self._config, self._version, [of for part in parts for of in part if of.stream.name == ROLLOUTS], self._score)
         rate = float(np.asarray(self._reinforcement.schedule(self._updates)))
-        for part, microbatches, near in zip(parts, packed, proximal, strict=True):
-            statistics, grad_norm, update_norm = self._update(
-                self._reinforcement, microbatches, near, max(1, _trained_tokens(part)), self._temperature, self._numerics
-            )
-            tables.append(_table(microbatches, statistics))
-            loads += [np.asarray(batch.expert_load) for batch in statistics]
-            grad_norms.append(grad_norm)
-            update_norms.append(update_norm)
-            self._updates += bool(np.isfinite(grad_norm))
+        updates, tables = [], []
+        for number, part in enumerate(parts):
+            given = [columns.of(of, number, len(parts)) for of in part]
+            updates.append(self._update(self._reinforcement, part, given))
+            self._updates += updates[-1].moved
+            tables += [
+                token_table(of, statistics, columns.start(number), first=number == 0)
+                for of, statistics in zip(part, updates[-1].statistics, strict=True)
+                if of.stream.name == ROLLOUTS
+            ]
         self._version += 1
-        tokens = _trained_tokens(sequences)
-        metrics = step_statistics(_concatenate(tables), max(1, tokens))
-        waste = padding_waste([microbatch for group in packed for microbatch in group])
+        microbatches = [microbatch for part in parts for of in part for microbatch in of.microbatches]
         return (
-            metrics
-            | _expert_metrics(loads)
-            | {
-                "tokens": float(tokens),
-                "lr": rate,
-                "grad_norm": float(np.max(grad_norms)),
-                "update_norm": max(update_norms),
-                "nonfinite_updates": float(sum(not np.isfinite(norm) for norm in grad_norms)),
-                "padding_waste": waste,
-            }
+            step_statistics(joined(tables))
+            | _losses(parts, updates)
+            | _expert_metrics([np.asarray(one.expert_load) for update in updates for many in update.statistics for one in many])
+            | _update_metrics(updates)
+            | ({"value_loss": _value_loss(updates)} | value_statistics(sequences) if self._head else {})
+            | {"tokens": float(trained_tokens(sequences)), "lr": rate, "padding_waste": padding_waste(microbatches)}
         )
 
     def score(self, sequences: Sequence[TrainingSequence], weights: WeightVersion, temperature: float | None = None) -> list[np.ndarray]:
@@ -120,75 +179,187 @@ class Learner:
 
         `temperature` is that of training samples unless another is given.
         """
-        microbatches, places = self._pack(sequences)
+        policy = self._copies.back(weights.params, self._spec)
         at = self._temperature if temperature is None else jnp.float32(temperature)
-        found = [np.asarray(self._score(weights.params, batch, at)) for batch in microbatches]
-        return unpack(found, sequences, places)
+        return self._computed(sequences, lambda batch: score(policy, self._spec, self._layout, batch, at, numerics=self._numerics)[0])
+
+    def reference_logprobs(self, sequences: Sequence[TrainingSequence]) -> list[np.ndarray]:
+        """As `score`, under the reference policy. Raises ValueError where the objective needs none, or before version 0."""
+        if self._reference is None:
+            raise ValueError("this run has no reference policy (yet): objective.kl_coefficient is 0, or version 0 is still to come")
+        spec, params = self._reference.spec, self._reference.params
+        layout = self._layout if spec == self._spec else _layout(self._config, spec)
+        return self._computed(sequences, lambda batch: score(params, spec, layout, batch, self._temperature, numerics=self._numerics)[0])
+
+    def values(self, sequences: Sequence[TrainingSequence]) -> list[np.ndarray]:
+        """By the present value head, of the states in which each sequence's tokens [tokens] are chosen; 0 where `score` is 0.
+
+        Raises ValueError where there is no head, or before version 0.
+        """
+        learned = _learned(self._policy, self._head)
+        if not isinstance(learned, Valued):
+            raise ValueError("this run has no value head (yet): objective.advantage is not gae, or version 0 is still to come")
+        return self._computed(sequences, lambda batch: values(learned, self._spec, self._layout, batch, numerics=self._numerics))
 
     def save(self, directory: Path) -> None:
-        write_tree(directory / "params.safetensors", self._params)
-        write_tree(directory / "optimizer.safetensors", self._state, {"version": str(self._version), "updates": str(self._updates)})
+        self.snapshot()(directory)
+
+    def snapshot(self) -> Callable[[Path], None]:
+        """What `save` would write now, as a function for another thread to call while the learner goes on.
+
+        Parameters are kept by reference; the optimizer's state is copied to the host at once, because the next update writes over it.
+        """
+        policy, state = leaves(self._policy), on_host(leaves(self._state))
+        keeps = self._keeps_reference and self._reference is not None and not isinstance(self._policy, Adapted)
+        reference = leaves(self._reference.params) if keeps and self._reference else None
+        head = leaves(self._head) if self._head else None
+        counters = {"version": str(self._version), "updates": str(self._updates)}
+
+        def write(directory: Path) -> None:
+            write_leaves(directory / "params.safetensors", policy)
+            write_leaves(directory / "optimizer.safetensors", state, counters)
+            if reference is not None:
+                write_leaves(directory / "reference.safetensors", reference)
+            if head is not None:
+                write_leaves(directory / "value_head.safetensors", head)
+
+        return write
 
     def restore(self, directory: Path) -> None:
         """Continue from what `save` wrote. Raises RunFailed when files and model disagree."""
-        params, _ = read_tree(directory / "params.safetensors", self._params)
-        state, counters = read_tree(directory / "optimizer.safetensors", fresh_state(self._reinforcement.optimizer, params))
-        self._params, self._state = params, state
+        policy, _ = read_tree(directory / "params.safetensors", self._with_adapters(base_of(self._policy)))
+        head = read_tree(directory / "value_head.safetensors", self._fresh_head())[0] if self._has_values else None
+        fresh = self._fresh_state(self._reinforcement, _learned(policy, head))
+        state, counters = read_tree(directory / "optimizer.safetensors", fresh)
+        if self._keeps_reference:
+            base = base_of(policy)
+            kept = base if isinstance(policy, Adapted) else read_tree(directory / "reference.safetensors", base)[0]
+            self._reference = Reference(spec=self._spec, params=kept)
+        self._policy, self._head, self._state = policy, head, state
         self._version, self._updates = int(counters["version"]), int(counters["updates"])
 
-    def _pack(self, sequences: Sequence[TrainingSequence]) -> tuple[list[Microbatch], list[Placed]]:
-        return pack(sequences, self._batch.row_tokens, self._batch.rows_per_microbatch, self._layout.page_tokens)
+    def _with_adapters(self, params: Params) -> Policy:
+        lora = self._config.model.lora
+        if not lora.rank:
+            return params
+        chosen = LoraSpec(rank=lora.rank, alpha=lora.alpha, targets=lora.targets)
+        adapters = initial_adapters(self._spec, chosen, self._config.run.seed)
+        return Adapted(base=params, adapters=self._placement.parameters(adapters, self._spec))
 
-    def _score(self, params: Params, batch: Microbatch, temperature: jax.Array) -> jax.Array:
-        return score(params, self._spec, self._layout, batch, temperature, numerics=self._numerics)[0]
+    def _fresh_head(self) -> ValueHead:
+        return self._placement.parameters(fresh_head(self._spec), self._spec)
 
-    def _proximal(self, packed: Sequence[Sequence[Microbatch]]) -> list[list[jax.Array | None]]:
-        """Log-probs at the start of the step, needed once there is a second optimizer step; None = the current ones."""
-        if len(packed) == 1:
-            return [[None] * len(packed[0])]
-        return [[self._score(self._params, batch, self._temperature) for batch in microbatches] for microbatches in packed]
+    def _fresh_state(self, phase: _Phase, learned: Learned) -> optax.OptState:
+        return self._placement.parameters(fresh_state(phase.optimizer, moved_of(learned)), self._spec)
 
-    def _update(
-        self,
-        phase: _Phase,
-        microbatches: Sequence[Microbatch],
-        proximal: Sequence[jax.Array | None],
-        denominator: int,
-        temperature: jax.Array,
-        numerics: Numerics,
-    ) -> tuple[list[TokenStatistics], float, float]:
-        gradient = zero_gradient(self._params)
-        statistics = []
-        for batch, near in zip(microbatches, proximal, strict=True):
-            gradient, part = accumulate(
-                self._params,
-                self._spec,
-                self._layout,
-                phase.loss,
-                gradient,
-                batch,
-                near,
-                temperature,
-                jnp.float32(denominator),
-                numerics=numerics,
+    def _stream(self, name: str) -> Stream:
+        if name not in self._streams:
+            raise ValueError(f"a sequence is of stream {name!r}, and the run's streams are {', '.join(self._streams)}")
+        return self._streams[name]
+
+    def _share(self, stream: Stream, sequences: Sequence[TrainingSequence]) -> Share:
+        """Packed for the stream's numerics: exact ones start every sequence on a page."""
+        shapes = self._shapes if stream.numerics.exact else self._fast_shapes
+        return share(stream, sequences, lambda chosen: pack(chosen, shapes))
+
+    def _score(self, batch: Microbatch) -> jax.Array:
+        """Log-probs [rows, row_tokens] under the present weights."""
+        with self._placement.active():
+            rows = self._placement.rows(batch)
+            return score(self._policy, self._spec, self._layout, rows, self._temperature, numerics=self._numerics)[0]
+
+    def _computed(self, sequences: Sequence[TrainingSequence], compute: Callable[[Microbatch], jax.Array]) -> list[np.ndarray]:
+        """`compute` (of a microbatch, [rows, row_tokens]) for each sequence's tokens [tokens]."""
+        microbatches, places = pack(sequences, self._shapes)
+        with self._placement.active():
+            found = [compute(self._placement.rows(batch)) for batch in microbatches]
+        return unpack([np.asarray(one) for one in found], sequences, places)
+
+    def _update(self, phase: _Phase, shares: Sequence[Share], columns: Sequence[Sequence[Columns]]) -> _Update:
+        """One optimizer step; without any microbatch nothing is computed and nothing moves."""
+        if not any(of.microbatches for of in shares):
+            return _Update(statistics=[[] for _ in shares], grad_norm=0.0, update_norm=0.0)
+        learned, laid = _learned(self._policy, self._head), self._placement.rows
+        statistics: list[list[TokenStatistics]] = []
+        with self._placement.active():
+            gradient = zero_gradient(moved_of(learned))
+            for of, given in zip(shares, columns, strict=True):
+                statistics.append([])
+                for batch, column in zip(of.microbatches, given, strict=True):
+                    gradient, part = accumulate(
+                        learned,
+                        self._spec,
+                        self._layout,
+                        of.stream.objective,
+                        gradient,
+                        laid(batch),
+                        laid(column),
+                        of.stream.temperature,
+                        numerics=of.stream.numerics,
+                    )
+                    statistics[-1].append(part)
+            moved, self._state, grad_norm, update_norm = apply_gradient(
+                phase.optimizer, moved_of(learned), self._state, gradient, _factor(phase, shares, statistics), self._spec
             )
-            statistics.append(part)
-        self._params, self._state, grad_norm, update_norm = apply_gradient(phase.optimizer, self._params, self._state, gradient)
-        return statistics, float(grad_norm), float(update_norm)
+        learned = with_moved(learned, moved)
+        self._policy, self._head = policy_of(learned), learned.head if isinstance(learned, Valued) else None
+        return _Update(statistics=statistics, grad_norm=float(grad_norm), update_norm=float(update_norm))
 
 
 @cache
 def _warm_phase(settings: WarmStartSection) -> _Phase:
     schedule = warm_start_schedule(settings)
-    return _Phase(loss=sft, schedule=schedule, optimizer=adamw(schedule, b1=0.9, b2=settings.b2, weight_decay=0.0, clip_norm=1.0))
+    return _Phase(schedule=schedule, optimizer=warm_start_optimizer(settings, schedule))
 
 
 @cache
-def _reinforcement_phase(settings: OptimizerSection, loss: ObjectiveSection) -> _Phase:
-    """Cached, so that learners of equal settings share compiled programs."""
-    schedule = reinforcement_schedule(settings)
-    optimizer = adamw(schedule, b1=settings.b1, b2=settings.b2, weight_decay=settings.weight_decay, clip_norm=settings.clip_norm)
-    return _Phase(loss=objective(loss), schedule=schedule, optimizer=optimizer)
+def _reinforcement_phase(settings: OptimizerSection, spec: ModelSpec, updates: int, value_rate: float) -> _Phase:
+    """Cached, so that learners of equal settings share compiled programs. `value_rate`: 0 where there is no value head."""
+    schedule = reinforcement_schedule(settings, updates)
+    optimizer = reinforcement_optimizer(settings, spec, schedule)
+    if value_rate:
+        optimizer = with_head(optimizer, settings, lambda step: value_rate * schedule(step))
+    return _Phase(schedule=schedule, optimizer=optimizer, ess_power=settings.ess_power)
+
+
+def _learned(policy: Policy, head: ValueHead | None) -> Learned:
+    return policy if head is None else Valued(part=policy, head=head)
+
+
+def _updates(config: RunConfig) -> int:
+    """Optimizer steps of the run, for rates that fall; 0 where the rate asks for no end, so that runs of any length share programs."""
+    return config.run.steps * config.batch.minibatches if config.optimizer.schedule != "constant" else 0
+
+
+def _factor(phase: _Phase, shares: Sequence[Share], statistics: Sequence[Sequence[TokenStatistics]]) -> jax.Array | float:
+    """What the learning rate of this update is multiplied by: its rollouts' effective sample size before it, to the configured power."""
+    if not phase.ess_power:
+        return 1.0
+    chosen = [
+        (part.logprobs - batch.behaviour_logprobs, jnp.asarray(weights > 0))
+        for of, parts in zip(shares, statistics, strict=True)
+        if of.stream.name == ROLLOUTS
+        for part, batch, weights in zip(parts, of.microbatches, of.weights, strict=True)
+    ]
+    return ess_factor([logs for logs, _ in chosen], [mask for _, mask in chosen], phase.ess_power) if chosen else 1.0
+
+
+def _streams(config: RunConfig, temperature: jax.Array, numerics: Numerics) -> dict[str, Stream]:
+    """The rollouts and every static corpus, by name."""
+    rollouts = Stream(
+        name=ROLLOUTS,
+        objective=objective(config.objective, config.correction),
+        temperature=temperature,
+        numerics=numerics,
+        reducer=config.objective.reducer,
+        sum_tokens=config.sampling.max_new_tokens,
+        needs_advantage=nothing_without_advantage(config.objective),
+    )
+    return {ROLLOUTS: rollouts} | {stream.name: _supervised(stream.name, stream.weight) for stream in config.streams}
+
+
+def _supervised(name: str, weight: float = 1.0) -> Stream:
+    return Stream(name=name, objective=sft, temperature=jnp.float32(1.0), numerics=FAST, weight=weight)
 
 
 def _layout(config: RunConfig, spec: ModelSpec) -> Layout:
@@ -203,41 +374,39 @@ def _layout(config: RunConfig, spec: ModelSpec) -> Layout:
     return Layout(scan=scan, remat=config.model.remat, attention=attention, precision=precision, page_tokens=page_tokens)
 
 
+def _loss(statistics: Sequence[TokenStatistics]) -> float:
+    return float(sum(np.asarray(part.loss).sum(dtype=np.float64) for part in statistics))
+
+
+def _losses(parts: Sequence[Sequence[Share]], updates: Sequence[_Update]) -> dict[str, float]:
+    """`loss` as it was minimised, mean over the optimizer steps; with static corpora that of each stream too, before its weight."""
+    streams: dict[str, float] = {}
+    total = 0.0
+    for part, update in zip(parts, updates, strict=True):
+        for of, statistics in zip(part, update.statistics, strict=True):
+            loss = _loss(statistics) / len(parts)
+            total += loss
+            streams[of.stream.name] = streams.get(of.stream.name, 0.0) + loss / of.stream.weight
+    static = streams.keys() - {ROLLOUTS}
+    return {"loss": total} | ({f"loss_{name}": loss for name, loss in streams.items()} if static else {})
+
+
+def _update_metrics(updates: Sequence[_Update]) -> dict[str, float]:
+    return {
+        "grad_norm": float(np.max([update.grad_norm for update in updates])),
+        "update_norm": max(update.update_norm for update in updates),
+        "nonfinite_updates": float(sum(not np.isfinite(update.grad_norm) for update in updates)),
+        "skipped_updates": float(sum(update.grad_norm == 0 for update in updates)),
+    }
+
+
+def _value_loss(updates: Sequence[_Update]) -> float:
+    """Mean over the optimizer steps, before its coefficient."""
+    losses = [one.value_loss for update in updates for many in update.statistics for one in many if one.value_loss is not None]
+    return sum(float(np.asarray(loss).sum(dtype=np.float64)) for loss in losses) / len(updates)
+
+
 def _expert_metrics(loads: Sequence[np.ndarray]) -> dict[str, float]:
     """How unevenly the experts of a mixture are used: the busiest one's visits over the mean, worst layer; 1 = evenly."""
     total = np.sum(loads, axis=0) if loads else np.zeros((0, 0))
     return {"expert_load_max": float((total.max(axis=1) / total.mean(axis=1)).max())} if total.any() else {}
-
-
-def _split(sequences: Sequence[TrainingSequence], parts: int) -> list[Sequence[TrainingSequence]]:
-    """`parts` contiguous shares, equal to within one sequence."""
-    edges = [round(part * len(sequences) / parts) for part in range(parts + 1)]
-    return [sequences[start:end] for start, end in pairwise(edges)]
-
-
-def _with_signal(sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
-    return [sequence for sequence in sequences if sequence.advantages.any()]
-
-
-def _trained_tokens(sequences: Sequence[TrainingSequence]) -> int:
-    return int(sum(sequence.loss_mask.sum() for sequence in sequences))
-
-
-def _table(microbatches: Sequence[Microbatch], statistics: Sequence[TokenStatistics]) -> TokenTable:
-    masks = [batch.loss_mask > 0 for batch in microbatches]
-
-    def gather(arrays: Sequence[np.ndarray | jax.Array]) -> np.ndarray:
-        return np.concatenate([np.asarray(array)[mask] for array, mask in zip(arrays, masks, strict=True)] or [np.zeros(0, np.float32)])
-
-    return TokenTable(
-        current=gather([part.logprobs for part in statistics]),
-        behaviour=gather([batch.behaviour_logprobs for batch in microbatches]),
-        entropy=gather([part.entropy for part in statistics]),
-        loss=gather([part.loss for part in statistics]),
-        limited=gather([part.limited for part in statistics]),
-    )
-
-
-def _concatenate(tables: Sequence[TokenTable]) -> TokenTable:
-    names = ("current", "behaviour", "entropy", "loss", "limited")
-    return TokenTable(**{name: np.concatenate([getattr(table, name) for table in tables]) for name in names})

@@ -1,17 +1,20 @@
-"""Sequences into packed rows of a fixed width, rows into microbatches of a fixed height. Pure numpy.
+"""Sequences into packed rows, rows into microbatches, all of few shapes. Pure numpy; called by the learner and by `score`.
 
 A position holds a token and speaks of the next one: its target, mask, advantage and log-probs. Packing changes neither value
 nor gradient: attention stays inside a segment (and the prompt it shares, see `blocks`), and denominators are counted over
-the whole step before it is split.
+the whole step before it is split. Nothing depends on anything but the sequences and the shapes.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from slipstream.core.records import TrainingSequence
+from slipstream.train.balance import equal_parts
 from slipstream.train.blocks import Block, aligned, blocks
+from slipstream.train.shapes import Shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,37 +49,112 @@ class Placed:
     first: int
 
 
-def place(lengths: Sequence[int], row_tokens: int, rows: int) -> list[Placement]:
-    """A place for each length, in the order given: longest first, into the first row with room."""
-    room: list[int] = []
-    places: dict[int, Placement] = {}
-    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        length = lengths[index]
-        row = next((row for row, free in enumerate(room) if free >= length), len(room))
-        if row == len(room):
-            room.append(row_tokens)
-        places[index] = Placement(microbatch=row // rows, row=row % rows, start=row_tokens - room[row])
-        room[row] -= length
-    return [places[index] for index in range(len(lengths))]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row and what stands in it, from the left."""
+
+    tokens: int
+    blocks: tuple[int, ...]  # indices
+    cost: float  # predicted
 
 
-def pack(sequences: Sequence[TrainingSequence], row_tokens: int, rows: int, align: int = 1) -> tuple[list[Microbatch], list[Placed]]:
-    """Microbatches of `rows` rows that hold all sequences, and where each sequence is. Raises ValueError when one is too long.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Which blocks share a row and which rows a microbatch."""
 
-    Everything starts at a multiple of `align`, which divides `row_tokens`.
-    """
-    laid = blocks(sequences, row_tokens, align)
-    places = place([block.positions for block in laid], row_tokens, rows)
-    microbatches = [_empty(rows, row_tokens) for _ in range(1 + max((at.microbatch for at in places), default=-1))]
+    blocks: list[Block]
+    microbatches: list[tuple[Row | None, ...]]  # rows of one length, the first device's first; None = left empty
+    cost: float  # predicted, of all computed rows
+
+
+def pack(sequences: Sequence[TrainingSequence], shapes: Shapes) -> tuple[list[Microbatch], list[Placed]]:
+    """Microbatches that hold all sequences, and where each sequence is. Raises ValueError when one is too long for any row."""
+    if not sequences:
+        return [], []
+    chosen = plan(sequences, shapes)
+    microbatches: list[Microbatch] = []
     found: dict[int, Placed] = {}
-    for block, at in zip(laid, places, strict=True):
-        found |= _write_block(microbatches[at.microbatch], block, sequences, at, align)
+    for number, rows in enumerate(chosen.microbatches):
+        microbatches.append(_empty(len(rows), next(row.tokens for row in rows if row)))
+        for height, row in enumerate(rows):
+            start = 0
+            for index in row.blocks if row else ():
+                at = Placement(microbatch=number, row=height, start=start)
+                found |= _write_block(microbatches[-1], chosen.blocks[index], sequences, at, shapes.align)
+                start += chosen.blocks[index].positions
     return microbatches, [found[index] for index in range(len(sequences))]
 
 
+def plan(sequences: Sequence[TrainingSequence], shapes: Shapes) -> Plan:
+    """The cheapest of the plans with each row length as the usual one; longer rows are for what does not fit it."""
+    plans = (_plan(sequences, usual, shapes) for usual in shapes.row_lengths)
+    return min(plans, key=lambda plan: plan.cost)
+
+
+def _plan(sequences: Sequence[TrainingSequence], usual: int, shapes: Shapes) -> Plan:
+    def row_length(positions: int) -> int:
+        return shapes.row_length(max(usual, positions))
+
+    laid = blocks(sequences, row_length, shapes.align)
+    filled = fill([block.positions for block in laid], [row_length(block.positions) for block in laid])
+    rows = [
+        Row(tokens=tokens, blocks=members, cost=shapes.cost.of_row(tokens, sum(laid[index].pairs for index in members)))
+        for tokens, members in filled
+    ]
+    microbatches: list[tuple[Row | None, ...]] = []
+    cost = sum(row.cost for row in rows)
+    for tokens in sorted({row.tokens for row in rows}, reverse=True):
+        stacked = _stack([row for row in rows if row.tokens == tokens], tokens, shapes)
+        cost += shapes.cost.of_row(tokens, 0) * sum(row is None for microbatch in stacked for row in microbatch)
+        microbatches += stacked
+    return Plan(blocks=laid, microbatches=microbatches, cost=cost)
+
+
+def fill(sizes: Sequence[int], row_lengths: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
+    """Rows, each with its length and the sizes (by index) in it: largest first, each into the row that it fills most (best fit).
+
+    Where no row has room, one of that size's entry in `row_lengths` is opened.
+    """
+    rows: list[tuple[int, list[int]]] = []
+    room: list[tuple[int, int]] = []  # (free positions, row), rising
+    for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
+        tightest = bisect_left(room, (sizes[index], 0))
+        if tightest == len(room):
+            rows.append((row_lengths[index], []))
+            free, row = row_lengths[index], len(rows) - 1
+        else:
+            free, row = room.pop(tightest)
+        rows[row][1].append(index)
+        insort(room, (free - sizes[index], row))
+    return [(tokens, tuple(members)) for tokens, members in rows]
+
+
+def _stack(rows: Sequence[Row], row_tokens: int, shapes: Shapes) -> list[tuple[Row | None, ...]]:
+    """Rows of one length in microbatches; those of a height, and the devices in each, have about equal work."""
+    heights = shapes.cover(len(rows), row_tokens)
+    left = sorted(range(len(rows)), key=lambda index: (-rows[index].cost, index))
+    found: list[tuple[Row | None, ...]] = []
+    for height in sorted(set(heights)):
+        share, together = height // shapes.devices, heights.count(height)
+        taken = left if height == max(heights) else _evenly(left, together * height)
+        chosen = set(taken)
+        left = [index for index in left if index not in chosen]
+        parts = equal_parts([rows[index].cost for index in taken], together * shapes.devices, share)
+        filled = [[rows[taken[member]] for member in part] + [None] * (share - len(part)) for part in parts]
+        for first in range(0, len(parts), shapes.devices):  # devices wait for each other, so neighbours in cost work together
+            found.append(tuple(row for part in filled[first : first + shapes.devices] for row in part))
+    return found
+
+
+def _evenly(items: Sequence[int], count: int) -> list[int]:
+    """`count` of the items, evenly spaced."""
+    return [items[(2 * number + 1) * len(items) // (2 * count)] for number in range(count)]
+
+
 def padding_waste(microbatches: Sequence[Microbatch]) -> float:
-    """Share of computed positions that hold no token."""
-    return float(np.mean([microbatch.segment_ids == 0 for microbatch in microbatches])) if microbatches else 0.0
+    """Share of computed positions that hold no token, those left empty up to the next page included."""
+    computed = sum(microbatch.segment_ids.size for microbatch in microbatches)
+    return sum(int((microbatch.segment_ids == 0).sum()) for microbatch in microbatches) / computed if computed else 0.0
 
 
 def unpack(arrays: Sequence[np.ndarray], sequences: Sequence[TrainingSequence], placed: Sequence[Placed]) -> list[np.ndarray]:

@@ -184,7 +184,7 @@ def _stacked(file: Any, target: Target, spec: ModelSpec, lora: LoraSpec) -> Adap
         tensors = [file.get_tensor(_PREFIX + _module(target, layer) + ending).astype(np.float32).T for layer in range(spec.layers)]
         return jnp.asarray(np.stack(tensors).reshape(shape))
 
-    return Adapter(down=stack(_DOWN, down_shape), up=stack(_UP, up_shape), scale=jnp.full(spec.layers, lora.alpha / lora.rank))
+    return Adapter(down=stack(_DOWN, down_shape), up=stack(_UP, up_shape), scale=lora.alpha / lora.rank)
 
 
 def _unstacked(target: Target, spec: ModelSpec, adapter: Adapter) -> dict[str, np.ndarray]:

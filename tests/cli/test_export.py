@@ -12,8 +12,9 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
-from slipstream.config.load import dump_config, load_config
+from slipstream.config.load import dump_config, load_config, parse_config
 from slipstream.core.errors import UsageError
+from slipstream.models.lora import Adapted, LoraSpec, initial_adapters, merge
 from slipstream.models.parameters import initialise
 from slipstream.runtime.export import export
 from slipstream.telemetry.run_directory import RunDirectory
@@ -51,6 +52,22 @@ def fine_tuned(tmp_path: Path) -> Path:
     run = RunDirectory.create(tmp_path / "run", dump_config(config))
     write_checkpoint(run.checkpoints, 4, lambda path: write_tree(path / "params.safetensors", initialise(TINY, 2)), {})
     return run.path
+
+
+def test_adapters_are_merged_into_what_is_exported(fine_tuned: Path, tmp_path: Path) -> None:
+    run = RunDirectory.open(fine_tuned)
+    source = parse_config(run.config.read_text()).model.source
+    config = load_config("sums", [f"model.source.path={source.path}", "model.lora.rank=2", 'model.lora.targets=["q","down"]'])  # pyright: ignore[reportAttributeAccessIssue]
+    run.config.write_text(dump_config(config))
+    start = initial_adapters(TINY, LoraSpec(rank=2, alpha=32.0, targets=("q", "down")), seed=0)
+    learned = jax.tree.map(lambda leaf: leaf + 0.01, start)
+    policy = Adapted(base=initialise(TINY, 2), adapters=learned)
+    write_checkpoint(run.checkpoints, 6, lambda path: write_tree(path / "params.safetensors", policy), {})
+    export(fine_tuned, tmp_path / "out", step=6, dtype="float32")
+    found, expected = read_params(tmp_path / "out", read_spec(tmp_path / "out")), merge(policy.base, learned)
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert not np.array_equal(np.asarray(found.layers.q), np.asarray(policy.base.layers.q))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_a_run_from_scratch_becomes_a_model_directory(trained: Path, tmp_path: Path) -> None:

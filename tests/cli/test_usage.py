@@ -147,7 +147,7 @@ def test_the_version_is_printed() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", ["train", "generate", "score", "serve", "report", "export", "import-gguf"])
+@pytest.mark.parametrize("command", ["train", "generate", "score", "eval", "serve", "report", "export", "import-gguf"])
 def test_every_command_explains_itself_with_an_example(command: str) -> None:
     done = slipstream(command, "--help")
     assert (done.returncode, done.stderr) == (0, "")

@@ -7,7 +7,7 @@ import pytest
 
 from slipstream.core.records import FinishReason, Sample
 from slipstream.engine import programs
-from tests.engine.small import MAX_TOKENS, SLOTS, assert_same, drain, engine, mixed_requests, request
+from tests.engine.small import MAX_TOKENS, SLOTS, SPEC, assert_same, drain, engine, mixed_requests, request, weights
 
 REQUESTS = mixed_requests()
 
@@ -101,15 +101,24 @@ def test_greedy_ignores_the_seed() -> None:
     assert_same(found["a"], found["b"])
 
 
-def test_nothing_is_compiled_after_the_warm_up(alone: dict[str, Sample]) -> None:
-    """One program each, whatever the mixture."""
-    drain(engine(), REQUESTS)
-    compiled = programs.decode.compiled(), programs.prefill.compiled(), programs.copy_pages.compiled()
-    running = engine()
-    for order in (REQUESTS, REQUESTS[::2], REQUESTS[::-3]):
+def test_nothing_is_compiled_after_the_warm_up() -> None:
+    """One program each, whatever the mixture; measuring after a swap has none of its own."""
+
+    def compiled() -> tuple[int, int, int]:
+        return programs.copy_pages.compiled(), programs.prefill.compiled(), programs.decode.compiled()
+
+    running = engine(replace(SPEC, context=65), on_swap="auto")  # a context of its own makes its programs new
+    before = compiled()
+    names = [line.partition(":")[0] for line in running.warm_up()]
+    assert names == ["copy_pages", "prefill", "decode"]
+    after = compiled()
+    assert after[1:] == (before[1] + 1, before[2] + 1)  # copies know no model: others may have compiled theirs
+    for version, order in enumerate((REQUESTS, REQUESTS[::2], REQUESTS[::-3])):
         for one in order:
             running.submit(one)
             running.step()
+        running.load(weights(version))
         drain(running)
+    assert running.last_swap is not None
     drain(running, [request(f"p{length}", [1] * length, new=MAX_TOKENS - length) for length in range(1, MAX_TOKENS - 5)])
-    assert (programs.decode.compiled(), programs.prefill.compiled(), programs.copy_pages.compiled()) == compiled
+    assert compiled() == after

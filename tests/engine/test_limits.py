@@ -11,7 +11,7 @@ from slipstream.core.clock import ManualClock
 from slipstream.core.errors import RunFailed
 from slipstream.core.records import FinishReason, SampleRequest, WeightVersion
 from slipstream.engine.engine import Engine
-from tests.engine.small import MAX_TOKENS, PER_DISPATCH, SLOTS, SPEC, STOP, assert_same, drain, engine, params, request
+from tests.engine.small import MAX_TOKENS, PER_DISPATCH, SLOTS, SPEC, STOP, assert_same, drain, engine, params, request, weights
 from tests.models.llama_oracle import file_tensors, log_softmax, oracle_logits
 
 
@@ -158,5 +158,7 @@ def test_broken_weights_end_the_run_with_their_version() -> None:
     broken = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), params(0))
     running.load(WeightVersion(lineage=0, version=7, params=broken))
     running.submit(request("a", [1]))
+    running.step()
+    running.load(weights(8))  # the dispatch in flight has the weights it was launched with
     with pytest.raises(RunFailed, match="weights of version 7 give log-probs that are not finite"):
         running.step()

@@ -4,11 +4,14 @@ The reference stitches it together from the definition: an explicit cache whose 
 them, and the same noise.
 """
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from slipstream.core.records import Sample, SampleRequest
+from slipstream.core.records import Sample, SampleRequest, WeightVersion
 from slipstream.engine.sampling import draw
 from tests.engine.small import PER_DISPATCH, SPEC, assert_same, drain, engine, params, request, weights
 from tests.models.llama_oracle import LlamaOracle, file_tensors, log_softmax
@@ -21,15 +24,19 @@ REQUESTS = [
 BEFORE = 2 * PER_DISPATCH  # tokens drawn when the weights change
 
 
-def swapped(*versions: int) -> dict[str, Sample]:
+def swapped(*versions: int, **options: Any) -> dict[str, Sample]:
     """All requests, with a swap after every two dispatches."""
-    running = engine()
+    return swapped_to([weights(version) for version in versions], **options)
+
+
+def swapped_to(versions: list[WeightVersion], **options: Any) -> dict[str, Sample]:
+    running = engine(**options)
     for one in REQUESTS:
         running.submit(one)
     for version in versions:
         running.step()
         running.step()
-        running.load(weights(version))
+        running.load(version)
     return drain(running)
 
 
@@ -112,3 +119,61 @@ def test_a_request_that_waited_through_the_swap_is_wholly_of_the_new_version() -
     sample = drain(running)["warm"]
     assert (sample.versions == 1).all()
     assert_same(sample, drain(fresh, REQUESTS[:1])["warm"])
+
+
+class Kept:
+    """Events that are kept."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def emit(self, role: str, kind: str, **fields: Any) -> None:
+        self.rows.append({"role": role, "kind": kind, **fields})
+
+    def span(self, role: str, phase: str, start_s: float, end_s: float, **fields: Any) -> None: ...
+
+
+def test_recomputed_keys_and_values_are_wholly_of_the_new_weights() -> None:
+    """What is drawn after the swap is what a fresh engine with the new weights draws after the same tokens."""
+    found = swapped(1, on_swap="recompute")
+    for one in REQUESTS:
+        sample, fresh = found[one.key[0]], engine()
+        fresh.load(weights(1))
+        begun = request("begun", [*one.prompt_ids, *sample.completion_ids[:BEFORE]], seed=one.seed, new=20 - BEFORE, stop_ids=())
+        expected = drain(
+            fresh, [SampleRequest(**{name: getattr(begun, name) for name in begun.__slots__} | {"temperature": one.temperature})]
+        )
+        np.testing.assert_array_equal(sample.completion_ids[BEFORE:], expected["begun"].completion_ids)
+        np.testing.assert_array_equal(sample.logprobs[BEFORE:], expected["begun"].logprobs)
+
+
+@pytest.mark.parametrize(("size", "decision"), [(1e-3, "keep"), (1.0, "recompute")])
+def test_auto_keeps_what_hardly_differs_and_recomputes_what_does(size: float, decision: str) -> None:
+    """A small and a large step towards unrelated weights. Measuring changes no bit of what is drawn."""
+    towards = jax.tree.map(lambda old, new: old + size * (new - old), params(0), params(1))
+    once, again = (WeightVersion(lineage=0, version=version, params=towards) for version in (1, 2))
+    found = swapped_to([once], on_swap="auto", divergence_limit=0.05)
+    for name, sample in swapped_to([once], on_swap=decision).items():
+        assert_same(sample, found[name])
+    other = swapped_to([once], on_swap="recompute" if decision == "keep" else "keep")
+    assert not all(np.array_equal(found[name].logprobs, sample.logprobs) for name, sample in other.items())
+    events = Kept()
+    swapped_to([once, again], on_swap="auto", divergence_limit=0.05, events=events)
+    first, second = events.rows
+    assert {"role": "test", "kind": "kv_swap", "version": 1}.items() <= first.items()
+    assert (first["kept"], first["recomputed"]) == ((3, 0) if decision == "keep" else (0, 3))
+    assert (first["divergence"] > 0.05) == (decision == "recompute")
+    assert 1e-6 < first["divergence"] < 10
+    # the same weights again: what was recomputed is theirs, what was kept is as far from them as before
+    assert (second["divergence"] > 1e-5) == (decision == "keep")
+    assert second["kept"] == 3
+
+
+def test_a_swap_that_meets_nobody_is_no_decision() -> None:
+    events = Kept()
+    running = engine(on_swap="auto", events=events)
+    drain(running, REQUESTS[:1])
+    running.load(weights(1))
+    running.step()
+    assert events.rows == []
+    assert running.last_swap is None

@@ -1,15 +1,27 @@
 """A random run against the pure ledger: samplers, a learner, a weight store, checkpoints and crashes, with every promise checked.
 
 Nothing here trusts the ledger's own bookkeeping: versions of samples, members of batches and what is trained are kept apart
-and compared after every event. `Broken` is raised where a promise does not hold.
+and compared after every event. `Broken` is raised where a promise does not hold. A sample's verdict is a function of its key, as
+in pinned runs, so what a pinned batch should be is known beforehand, whatever happens under way.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.ledger import rules
-from slipstream.ledger.events import Batched, Claimed, Event, Forgotten, Restarted, SampleDropped, Submitted, Trained, TurnedAway
+from slipstream.ledger.events import (
+    Batched,
+    Claimed,
+    Event,
+    Forgotten,
+    GroupDropped,
+    Restarted,
+    SampleDropped,
+    Submitted,
+    Trained,
+    TurnedAway,
+)
 from slipstream.ledger.state import LedgerState, Policy
 from slipstream.ledger.transition import apply
 
@@ -27,6 +39,8 @@ class Rules:
     claimable: Callable[[LedgerState, int, int], list[rules.Grant]] = rules.claimable
     wanted_version: Callable[[LedgerState, int], int | None] = rules.wanted_version
     next_batch: Callable[[LedgerState], list[int] | None] = rules.next_batch
+    gives_way: Callable[[LedgerState, int], bool] = rules.gives_way
+    surplus: Callable[[LedgerState, Sequence[int]], list[int]] = rules.surplus
     turned_away: Callable[[LedgerState, int, int], bool] = rules.turned_away
     apply: Callable[[Event, LedgerState], LedgerState] = apply
 
@@ -43,7 +57,7 @@ class Schedule:
     """One run from start to end in a random order that `seed` decides."""
 
     def __init__(self, seed: int, policy: Policy, *, samplers: int, crashes: int, decisions: Rules | None = None) -> None:
-        self.random = random.Random(seed)
+        self.random, self.seed = random.Random(seed), seed
         self.policy, self.rules = policy, decisions or Rules()
         self.state = LedgerState(policy=policy)
         self.journal: list[Event] = []
@@ -54,6 +68,8 @@ class Schedule:
         self.published = False  # the present batch has run and its version is out, not yet committed
         self.versions: dict[Key, tuple[int, int]] = {}  # oldest and newest version among a sample's tokens
         self.batches: dict[int, tuple[int, ...]] = {}
+        self.left_out: dict[int, set[int]] = {}  # by batch, the tickets dropped for further ones
+        self.issued: set[int] = set()
         self.ended: list[Key] = []  # samples that were handed in, for duplicates
         self.duplicates = 0
 
@@ -118,11 +134,24 @@ class Schedule:
         if self.rules.turned_away(self.state, *key):
             raise Broken(f"sample {key} is new, and turned away")
         self.ended.append(key)
-        if self.random.random() < 0.1:
+        reward = self.verdict(*key)
+        if reward is None:
             self._happen(SampleDropped(index=key[0], sample=key[1], reason="timeout"))
         else:
             self.versions[key] = (oldest, sampler.loaded)
-            self._happen(Submitted(index=key[0], sample=key[1], content=f"{key} by {oldest}", oldest=oldest))
+            self._happen(Submitted(index=key[0], sample=key[1], content=f"{key} by {oldest}", oldest=oldest, reward=reward))
+        if self.rules.gives_way(self.state, key[0]):
+            self._happen(GroupDropped(index=key[0], step=self.state.batched, reason=rules.ZERO_VARIANCE))
+        else:
+            self._check_kept(key[0])
+
+    def verdict(self, index: int, sample: int) -> float | None:
+        """0 or 1 of every sample; of about one in ten none."""
+        draw = (self.seed * 31 + index * 7919 + sample * 104729) * 2654435761 % 2**32 / 2**32
+        return None if draw < 0.1 else float(draw < 0.5)
+
+    def has_signal(self, index: int) -> bool:
+        return {0.0, 1.0} <= {self.verdict(index, sample) for sample in range(self.policy.group_size)}
 
     def _submit_again(self) -> None:
         """A retried message: the ledger has the sample already, whatever became of its ticket since."""
@@ -140,6 +169,8 @@ class Schedule:
         if step == self.state.batched:
             members = self.rules.next_batch(self.state)
             if members is not None:
+                for index in self.rules.surplus(self.state, members):
+                    self._happen(GroupDropped(index=index, step=step, reason=rules.ZERO_VARIANCE))
                 self._happen(Batched(step=step, members=tuple(members)))
                 self._check_batch(step)
         elif not self.published:
@@ -177,6 +208,9 @@ class Schedule:
         for event in self.journal:
             self.state = self.rules.apply(event, self.state)
         self.batches = {event.step: event.members for event in self.journal if isinstance(event, Batched)}
+        self.issued, self.left_out = set(), {}
+        for event in self.journal:
+            self._note(event)
         self.ended = [(event.index, event.sample) for event in self.journal if isinstance(event, (Submitted, SampleDropped))]
         self.duplicates = sum(isinstance(event, TurnedAway) for event in self.journal)
         self._go_on_from(version)
@@ -192,14 +226,39 @@ class Schedule:
 
     def _happen(self, event: Event) -> None:
         self.journal.append(event)
+        self._note(event)
         self.state = self.rules.apply(event, self.state)
         balance = self.state.balance()
-        if sum(balance.values()) != self.state.next_index:
-            raise Broken(f"tickets {balance} do not sum to the {self.state.next_index} ever claimed")
-        if self.state.next_index > self.policy.steps * self.policy.prompts_per_step:
-            raise Broken("more tickets than the run has prompts")
+        if sum(balance.values()) != len(self.issued):
+            raise Broken(f"tickets {balance} do not sum to the {len(self.issued)} ever claimed")
         if self.state.duplicates != self.duplicates + isinstance(event, TurnedAway):
             raise Broken("duplicates are counted wrongly")
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Claimed):
+            self.issued.add(event.index)
+        elif isinstance(event, GroupDropped):
+            self.left_out.setdefault(event.step, set()).add(event.index)
+
+    def _check_kept(self, index: int) -> None:
+        """In flight, a complete group without signal stays only where the batch has used up its refills."""
+        if self.policy.pinned or len(self.left_out.get(self.state.batched, ())) == self.policy.refill or self.has_signal(index):
+            return
+        if all((index, sample) in self.ended for sample in range(self.policy.group_size)):
+            raise Broken(f"ticket {index} has no signal and is kept, though batch {self.state.batched} has refills left")
+
+    def _pinned_batch(self, step: int) -> tuple[tuple[int, ...], set[int]]:
+        """Members of a pinned batch, and tickets that it drops: one prompt asked for after the other, in their order."""
+        each, refill = self.policy.prompts_per_step, self.policy.refill
+        further = self.policy.steps * each + step * refill
+        waiting = [*range(step * each, (step + 1) * each), *range(further, further + refill)]
+        useful: list[int] = []
+        silent: list[int] = []
+        while len(useful) < each and len(useful) + len(silent) < each + refill:
+            index = waiting.pop(0)
+            (useful if self.has_signal(index) else silent).append(index)
+        filling = each - len(useful)
+        return tuple(sorted(useful + silent[:filling])), set(silent[filling:])
 
     def _check_batch(self, step: int) -> None:
         members = tuple(self.state.members(step))
@@ -216,9 +275,11 @@ class Schedule:
         members = tuple(self.state.members(step))
         if members != self.batches[step]:
             raise Broken(f"batch {step} was {self.batches[step]} and is now {members}")
-        first = step * self.policy.prompts_per_step
-        if self.policy.pinned and members != tuple(range(first, first + self.policy.prompts_per_step)):
-            raise Broken(f"pinned batch {step} is {members}")
+        left_out = self.left_out.get(step, set())
+        if len(left_out) > self.policy.refill or any(self.has_signal(index) for index in left_out):
+            raise Broken(f"batch {step} was made without {left_out}")
+        if self.policy.pinned and (members, left_out) != self._pinned_batch(step):
+            raise Broken(f"pinned batch {step} is {members} without {left_out}")
         for index in members:
             entry = self.state.entries[index]
             if len(entry.submitted) + len(entry.dropped) != self.policy.group_size:
@@ -231,9 +292,13 @@ class Schedule:
                     raise Broken(f"sample {index}/{sample} of versions {oldest}..{newest} is in pinned batch {step}")
 
     def _check_end(self) -> None:
-        trained = sorted(index for members in self.batches.values() for index in members)
-        if trained != list(range(self.policy.steps * self.policy.prompts_per_step)):
-            raise Broken(f"trained {trained}: not every prompt exactly once")
+        trained = [index for members in self.batches.values() for index in members]
+        ended = sorted([*trained, *(index for left_out in self.left_out.values() for index in left_out)])
+        planned = self.policy.steps * self.policy.prompts_per_step
+        if ended != sorted(self.issued) or len(trained) != planned:
+            raise Broken(f"trained {trained}, left out {self.left_out}: not every prompt exactly once")
+        if ended[:planned] != list(range(planned)) or (not self.policy.pinned and ended[-1] >= len(ended)):
+            raise Broken(f"prompts were passed over: only {ended} had their turn")
         if len(self.batches) != self.policy.steps:
             raise Broken(f"{len(self.batches)} batches for {self.policy.steps} steps")
 
@@ -241,8 +306,12 @@ class Schedule:
 def random_schedule(seed: int, *, pinned: bool, decisions: Rules | None = None) -> Schedule:
     """The schedule of a seed: a small random run with one to three samplers and up to three crashes."""
     draw = random.Random(f"shape {seed}")
-    eta = draw.randint(0, 4)
     policy = Policy(
-        prompts_per_step=draw.randint(1, 4), group_size=draw.randint(2, 3), eta=eta, pinned=pinned, steps=draw.choice((1, 2, 2, 3, 4, 8))
+        eta=draw.randint(0, 4),
+        prompts_per_step=draw.randint(1, 4),
+        group_size=draw.randint(2, 3),
+        pinned=pinned,
+        steps=draw.choice((1, 2, 2, 3, 4, 8)),
+        refill=draw.choice((0, 0, 0, 0, 1, 3)),
     )
     return Schedule(seed, policy, samplers=draw.randint(1, 3), crashes=draw.randint(0, 3), decisions=decisions)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,11 @@ import pytest
 from slipstream.core.clock import ManualClock
 from slipstream.core.codec import rollout_to_bytes
 from slipstream.core.errors import RunFailed, TransitionError
-from slipstream.core.records import Batch, Ticket
+from slipstream.core.records import Batch, Outcome, OutcomeKind, Ticket
 from slipstream.ledger.journal import Journal
 from slipstream.ledger.ledger import Ledger
 from slipstream.ledger.state import Policy, TicketState
-from tests.ledger.rollouts import TIMEOUT, NumberedPrompts, make_rollout
+from tests.ledger.rollouts import JUDGED, TIMEOUT, NumberedPrompts, make_rollout
 
 POLICY = Policy(prompts_per_step=2, group_size=2, eta=1, pinned=False, steps=4)
 TRUNCATED, OVERWRITTEN = "truncated", "overwritten"
@@ -183,7 +184,59 @@ def test_the_run_ends_after_its_last_step(ledger: Ledger) -> None:
     assert ledger.claim("sampler-0", 10, POLICY.steps) == []
     assert ledger.wanted_version(POLICY.steps) is None
     assert ledger.batch(POLICY.steps) is None
-    assert ledger.state.balance() == {"open": 0, "leased": 0, "grouped": 0, "batched": 0, "trained": 8}
+    assert ledger.state.balance() == {"open": 0, "leased": 0, "grouped": 0, "batched": 0, "trained": 8, "dropped": 0}
+
+
+@pytest.mark.parametrize("pinned", [False, True], ids=["inflight", "pinned"])
+def test_groups_without_signal_are_dropped_for_further_prompts(tmp_path: Path, pinned: bool) -> None:
+    """Equal rewards, one verdict and none are no signal. What was dropped is served with its batch, byte for byte and forgotten with it."""
+    path, policy = tmp_path / "journal.sqlite", replace(POLICY, pinned=pinned, refill=3)
+    ledger = open_ledger(path, policy)
+    wrong = Outcome(kind=OutcomeKind.WRONG, reward=0.0)
+    answers = {0: (JUDGED, JUDGED), 1: (JUDGED, wrong), 2: (JUDGED, wrong), 3: (TIMEOUT, JUDGED)}
+    further = [8, 9, 10] if pinned else [4, 5]
+    answers |= {further[0]: (TIMEOUT, TIMEOUT), further[1]: (wrong, JUDGED), 6: (JUDGED, wrong), 11: (JUDGED, wrong)}
+
+    def draw() -> list[int]:
+        """Claims all that may be claimed; the last sample is handed in first."""
+        tickets = ledger.claim("sampler-0", 10, 0)
+        ledger.submit([make_rollout(one, sample, [0], answers[one.index][sample]) for one in tickets[::-1] for sample in one.samples])
+        return [ticket.index for ticket in tickets]
+
+    assert draw() == [0, 1, 2, 3]
+    if pinned:  # each batch refills for itself: 0 for ticket 0, and 1 for ticket 3
+        assert draw() == [8, 11]
+        assert draw() == [9]
+    else:
+        assert draw() == [4, 5]
+        assert ledger.state.balance()["dropped"] == 3
+        assert draw() == [6]
+    assert draw() == []
+    batch = ledger.batch(0)
+    assert batch is not None
+    assert batch.refilled_groups == (2 if pinned else 3)
+    assert [one.ticket_index for one in batch.rollouts] == ([1, 1, 9, 9] if pinned else [1, 1, 2, 2])
+    assert [one.ticket_index for one in batch.dropped] == ([0, 0] if pinned else [0, 0, 3])
+    dropped = ledger.state.samples_dropped
+    assert (dropped["zero_variance"], dropped["timeout"]) == (2 if pinned else 3, 3)
+    ledger.submit(batch.dropped)
+    assert ledger.state.duplicates == len(batch.dropped)
+    ledger.commit(0)
+    ledger.close()
+
+    again = open_ledger(path, policy)
+    again.restart(0)
+    assert again.batch(0) == batch
+    again.commit(0)
+    assert again.batch(1) is not None
+    again.commit(1)
+    again.forget_before(2)
+    again.submit(batch.dropped)  # forgotten, and still a duplicate
+    assert again.state.duplicates == 2 * len(batch.dropped)
+    counts = again.state.balance()
+    assert (counts["trained"], counts["dropped"], sum(counts.values())) == (4, 3, again.state.issued)
+    assert again.state.entries == {}
+    again.close()
 
 
 def test_a_waiting_thread_wakes_at_the_change_and_not_by_time(ledger: Ledger) -> None:

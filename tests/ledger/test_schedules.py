@@ -22,14 +22,17 @@ SCHEDULES_A_CHUNK = 500
 @pytest.mark.parametrize("chunk", range(10))
 @pytest.mark.parametrize("pinned", [False, True], ids=["inflight", "pinned"])
 def test_every_promise_holds_in_random_schedules(pinned: bool, chunk: int) -> None:
-    crashed = again = 0
+    crashed = again = refilled = used_up = 0
     for seed in range(chunk * SCHEDULES_A_CHUNK, (chunk + 1) * SCHEDULES_A_CHUNK):
         schedule = random_schedule(seed, pinned=pinned)
         schedule.run()
         crashed += schedule.state.term > 1
         again += schedule.state.lineage > 0
+        refilled += len(schedule.left_out)
+        used_up += sum(len(left_out) == schedule.policy.refill for left_out in schedule.left_out.values())
     assert crashed > SCHEDULES_A_CHUNK / 5  # the schedules do crash,
-    assert again > SCHEDULES_A_CHUNK / 50  # and do go back to older versions
+    assert again > SCHEDULES_A_CHUNK / 50  # and do go back to older versions,
+    assert refilled > used_up > SCHEDULES_A_CHUNK / 5  # and many batches ask for further prompts, some for as many as they may
 
 
 def test_slow_groups_of_one_version_do_not_pile_up_on_their_last_batch() -> None:
@@ -121,9 +124,42 @@ def batches_are_decided_anew(event: Event, state: LedgerState) -> LedgerState:
     free = {
         index: replace(entry, state=TicketState.GROUPED, step=None)
         for index, entry in after.entries.items()
-        if entry.step is not None and entry.step >= event.version
+        if entry.step is not None and entry.step >= event.version and entry.state is not TicketState.DROPPED
     }
     return replace(after, entries={**after.entries, **free}, batched=event.version)
+
+
+def drops_as_they_come(state: LedgerState, index: int) -> bool:
+    """Also in the pinned modes, where the first to come in is not the same in every run."""
+    entry = state.entries[index]
+    used = len(state.left_out(state.batched))
+    mine = not state.policy.pinned or state.policy.step_of(index) == state.batched
+    return mine and entry.state is TicketState.GROUPED and not rules.has_signal(entry) and used < state.policy.refill
+
+
+def without_waiting_for_further_prompts(state: LedgerState) -> list[int] | None:
+    own, _ = state.policy.block(state.batched)
+    return list(own) if set(own) <= set(ready_tickets(state)) else None
+
+
+def filled_with_the_last(state: LedgerState) -> list[int] | None:
+    """The right groups with signal, the wrong ones without."""
+    if rules.next_batch(state) is None:
+        return None
+    asked = sorted(rules.asked_for(state, state.batched), key=lambda index: (not rules.has_signal(state.entries[index]), -index))
+    return sorted(asked[: state.policy.prompts_per_step])
+
+
+def all_further_prompts_at_once(state: LedgerState, tickets: int, loaded_version: int) -> list[rules.Grant]:
+    grants = rules.claimable(state, tickets, loaded_version)
+    _, further = state.policy.block(state.batched)
+    new = [index for index in further if not state.knows(index) and index not in {grant.index for grant in grants}]
+    version = max(0, state.batched - state.policy.eta)
+    return [*grants, *(rules.Grant(index=index, version=version) for index in new if version == loaded_version)]
+
+
+def no_place_for_further_prompts(state: LedgerState, tickets: int, loaded_version: int) -> list[rules.Grant]:
+    return [grant for grant in rules.claimable(state, tickets, loaded_version) if grant.index < state.policy.planned]
 
 
 def forgets_to_count_trained(event: Event, state: LedgerState) -> LedgerState:
@@ -139,12 +175,21 @@ def forgets_to_count_trained(event: Event, state: LedgerState) -> LedgerState:
         (Rules(claimable=without_admission), False, "age|deadlock"),
         (Rules(next_batch=never_the_last_batch), False, "deadlock"),
         (Rules(next_batch=never_the_last_batch), True, "deadlock"),
-        (Rules(next_batch=first_come_first_served), True, "pinned batch"),
+        (Rules(next_batch=first_come_first_served), True, "pinned batch|came to ticket"),
         (Rules(claimable=pinned_to_whatever_is_loaded), True, "is in pinned batch|would be trained at age"),
         (Rules(apply=leases_outlive_a_crash), False, "deadlock"),
         (Rules(apply=leases_outlive_a_crash), True, "deadlock"),
         (Rules(apply=batches_are_decided_anew), False, "fixed again|age"),
         (Rules(apply=forgets_to_count_trained), False, "do not sum"),
+        (Rules(gives_way=drops_as_they_come), True, "pinned batch|are left"),
+        (Rules(next_batch=without_waiting_for_further_prompts), True, "pinned batch|came to ticket|rewards differ"),
+        (Rules(next_batch=filled_with_the_last), True, "pinned batch"),
+        (Rules(surplus=lambda state, members: []), True, "pinned batch"),
+        (Rules(claimable=all_further_prompts_at_once), True, "not every prompt|pinned batch"),
+        (Rules(claimable=no_place_for_further_prompts), True, "deadlock"),
+        (Rules(claimable=no_place_for_further_prompts), False, "deadlock"),
+        (Rules(gives_way=lambda state, index: False), False, "has refills left"),
+        (Rules(gives_way=lambda state, index: state.entries[index].state is TicketState.GROUPED), False, "rewards differ|are left"),
         (Rules(turned_away=lambda state, index, sample: False), False, "a second time"),
         (Rules(turned_away=lambda state, index, sample: True), False, "is new, and turned away"),
     ],

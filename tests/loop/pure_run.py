@@ -29,10 +29,10 @@ from slipstream.core.records import (
 from slipstream.core.rng import key_words
 from slipstream.ledger.ledger import Ledger
 from slipstream.ledger.state import Policy
-from slipstream.loop.advantages import rloo
+from slipstream.loop.advantages import ADVANTAGES
 from slipstream.loop.collect import Collector
 from slipstream.loop.dispatch import Dispatch, SamplingRules
-from slipstream.loop.learn import Learn, SamplerCounters, StepReport
+from slipstream.loop.learn import Learn, Lessons, SamplerCounters, StepReport
 from slipstream.loop.phases import Phases
 from slipstream.telemetry.events import NullEvents
 
@@ -221,7 +221,7 @@ class PureRun:
             learner=self.learner,
             ledger=self.ledger,
             store=self.store,
-            advantage=rloo,
+            lessons=Lessons(advantage=ADVANTAGES["rloo"]),
             audit_every=2,
             counters=SamplerCounters(tokens=lambda: sum(dispatch.tokens for dispatch in self.dispatches), wait_s=lambda: 0.0),
             phases=Phases("learner", self.clock, events),

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slipstream.core.records import Batch
 from slipstream.ledger.state import Policy
 from tests.loop.pure_run import PureRun, SamplerShape
 
@@ -108,6 +109,56 @@ def test_an_inflight_run_that_was_killed_trains_every_prompt_once(tmp_path: Path
     assert sorted(index for members in trained for index in members) == list(range(21))
     assert all(row["age_max"] <= 2 for row in again.metrics())
     again.ledger.close()
+
+
+def refilled(pinned: bool, refill: int = 2) -> Policy:
+    """Pairs: about every second group has no signal, so that some steps use up their refills."""
+    return Policy(prompts_per_step=3, group_size=2, eta=2, pinned=pinned, steps=7, refill=refill)
+
+
+def test_lagged_runs_that_refill_repeat_bit_for_bit_in_any_order_and_after_a_kill(tmp_path: Path) -> None:
+    runs = [
+        PureRun(tmp_path / f"{number}.sqlite", refilled(True), crew, schedule_seed=number)
+        for number, crew in enumerate((ONE, FAST_AND_SLOW, MANY))
+    ]
+    for run in runs[:2]:
+        run.run()
+    runs[2].run(steps=3)
+    saved = runs[2].save()
+    runs[2].run(steps=2)
+    for dispatch in runs[2].dispatches * 3:
+        dispatch.turn()
+    runs[2].ledger.close()
+    again = PureRun(tmp_path / "2.sqlite", refilled(True), ONE, schedule_seed=9, saved=saved)
+    again.run()
+
+    whole, other = ([report.batch for report in run.reports] for run in runs[:2])
+    assert runs[0].batch_bytes() == runs[1].batch_bytes() == runs[2].batch_bytes()[:3] + again.batch_bytes()
+    assert len({run.learner.params for run in (*runs[:2], again)}) == 1
+    assert [dropped(batch) for batch in whole] == [dropped(batch) for batch in other]
+    assert [dropped(batch) for batch in whole[3:]] == [dropped(report.batch) for report in again.reports]
+    assert {batch.refilled_groups for batch in whole} == {0, 1, 2}  # also steps that use them up
+    assert [row["refilled_groups"] for row in runs[0].metrics()] == [batch.refilled_groups for batch in whole]
+    assert sum(row["dropped_zero_variance"] for row in runs[0].metrics()) == runs[0].ledger.state.samples_dropped["zero_variance"]
+    for row in runs[0].metrics():
+        assert row["refilled_groups"] == 2 or row["zero_variance_groups"] == 0
+    for run in (*runs[:2], again):
+        run.ledger.close()
+
+
+def dropped(batch: Batch) -> list[tuple[int, int]]:
+    return [(rollout.ticket_index, rollout.sample_index) for rollout in batch.dropped]
+
+
+def test_an_inflight_run_refills_and_every_prompt_is_trained_or_dropped_once(tmp_path: Path) -> None:
+    run = PureRun(tmp_path / "journal.sqlite", refilled(False), MANY, schedule_seed=2)
+    run.run()
+    assert max(row["age_max"] for row in run.metrics()) <= 2
+    assert max(row["refilled_groups"] for row in run.metrics()) == 2
+    counts = run.ledger.state.balance()
+    assert (counts["trained"], counts["dropped"]) == (21, sum(row["refilled_groups"] for row in run.metrics()))
+    assert sum(counts.values()) == counts["trained"] + counts["dropped"] == run.ledger.state.next_index
+    run.ledger.close()
 
 
 def test_the_audit_compares_at_the_version_that_sampled(tmp_path: Path) -> None:

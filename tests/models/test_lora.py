@@ -49,7 +49,7 @@ def random_adapters(spec: ModelSpec, lora: LoraSpec, seed: int = 0) -> Adapters:
 def test_project_adds_the_low_rank_product() -> None:
     """By hand: 2 inputs, 3 outputs, rank 1, scale 2. x W = (1, 2, 3) + (4, 5, 6); x down = 1 + 2 * 2 = 3 -> ..."""
     weight, down, up = jnp.asarray([[1.0, 2, 3], [4, 5, 6]]), jnp.asarray([[1.0], [2]]), jnp.asarray([[1.0, 0, -1]])
-    adapter = Adapter(down=down, up=up, scale=jnp.float32(2.0))
+    adapter = Adapter(down=down, up=up, scale=2.0)
     np.testing.assert_array_equal(project(jnp.ones((1, 2)), weight, adapter=adapter), [[5 + 2 * 3 * 1, 7, 9 - 2 * 3]])
 
 
@@ -57,9 +57,7 @@ def test_project_over_two_input_axes() -> None:
     """As o does: every letter summed by numpy in float64."""
     rng = np.random.default_rng(0)
     x, weight, down, up = (rng.normal(size=shape).astype(np.float32) for shape in ((5, 4, 6), (4, 6, 7), (4, 6, 2), (2, 7)))
-    found = project(
-        jnp.asarray(x), jnp.asarray(weight), inputs=2, adapter=Adapter(down=jnp.asarray(down), up=jnp.asarray(up), scale=jnp.float32(0.5))
-    )
+    found = project(jnp.asarray(x), jnp.asarray(weight), inputs=2, adapter=Adapter(down=jnp.asarray(down), up=jnp.asarray(up), scale=0.5))
     expected = np.einsum("nhk,hkd->nd", x, weight) + 0.5 * np.einsum("nhk,hkr,rd->nd", x, down, up)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 

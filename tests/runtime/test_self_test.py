@@ -28,7 +28,7 @@ def test_findings_of_a_run_come_after_the_load_and_before_the_first_sample(undis
     events = rows(undisturbed("inflight2") / "events.jsonl")
     kinds = [event["kind"] for event in events if event["role"] == "sampler-0"]
     found = [event for event in events if event["kind"] == "conformance"]
-    assert kinds[: len(found) + 1] == ["load", *["conformance"] * len(found)]
+    assert kinds[: len(found) + 2] == ["load", "warm_up", *["conformance"] * len(found)]
     assert {event["verdict"] for event in found} <= {"passed", "unclear"}
     assert {"records", "seeds differ", "seeds repeat", "greedy", "log-probs at temperature 1"} <= {event["check"] for event in found}
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from slipstream.core.records import Fate, Outcome, OutcomeKind, Rollout
+from slipstream.core.records import Batch, Fate, Outcome, OutcomeKind, Rollout
 from slipstream.core.rng import generator
-from slipstream.telemetry.rollouts import read_rollouts, write_rollouts
+from slipstream.telemetry.rollouts import read_rollouts, write_batch, write_rollouts
 from tests.telemetry.synthetic import Shape, finish, make_text
 
 
@@ -52,6 +52,15 @@ def test_writing_again_gives_the_same_bytes(tmp_path: Path) -> None:
     assert write_rollouts(tmp_path, 3, some_rollouts(4), Fate.TRAINED, [1.0, 0.0, 0.0, -1.0]) == path
     assert path.read_bytes() == first
     assert [item.name for item in tmp_path.iterdir()] == ["000003.parquet"]
+
+
+def test_what_a_step_dropped_stands_behind_what_it_trained_on(tmp_path: Path) -> None:
+    trained, dropped = some_rollouts(2), some_rollouts(3, step=1)
+    write_batch(tmp_path, Batch(step=1, rollouts=tuple(trained), dropped=tuple(dropped), refilled_groups=1), [0.5, -0.5])
+    columns = read_rollouts(tmp_path, ["fate", "advantage", "seed"]).to_pydict()
+    assert columns["fate"] == ["trained"] * 2 + ["dropped"] * 3
+    assert columns["advantage"] == [0.5, -0.5, 0.0, 0.0, 0.0]
+    assert columns["seed"] == [rollout.seed for rollout in (*trained, *dropped)]
 
 
 def test_steps_are_read_in_order(tmp_path: Path) -> None:

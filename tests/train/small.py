@@ -45,7 +45,7 @@ def config(
     return RunConfig(
         model=ModelSection.model_validate({"learner_layers": learner_layers}),
         sampling=SamplingSection(temperature=temperature),
-        batch=BatchSection(minibatches=minibatches, row_tokens=row_tokens, rows_per_microbatch=rows),
+        batch=BatchSection(minibatches=minibatches, row_tokens=row_tokens, rows_per_microbatch=rows, partial_microbatches=0),
         objective=ObjectiveSection.model_validate({"name": objective}),
         optimizer=OptimizerSection(learning_rate=learning_rate, warmup_steps=warmup_steps),
     )

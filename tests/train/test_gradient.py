@@ -16,8 +16,10 @@ import pytest
 from slipstream.config.schema import ObjectiveSection
 from slipstream.core.records import TrainingSequence
 from slipstream.models.parameters import Params
+from slipstream.train.columns import Columns
 from slipstream.train.objectives import objective
 from slipstream.train.packing import pack
+from slipstream.train.shapes import one_shape
 from slipstream.train.update import Layout, accumulate, zero_gradient
 from tests.models.llama_oracle import file_tensors, log_softmax, oracle_logits
 from tests.train.small import SPEC, batch, learner, params, sequence
@@ -33,11 +35,12 @@ def step_gradient(
     """Loss and gradient of one optimizer step."""
     tokens = denominator or int(sum(one.loss_mask.sum() for one in sequences))
     gradient, loss = zero_gradient(params()), 0.0
-    for microbatch in pack(sequences, row_tokens, rows)[0]:
+    for microbatch in pack(sequences, one_shape(row_tokens, rows))[0]:
+        columns = Columns(weights=microbatch.loss_mask / np.float32(tokens))
         gradient, statistics = accumulate(
-            params(), SPEC, Layout(scan=False, remat=False), LOSS, gradient, microbatch, None, jnp.float32(0.8), jnp.float32(tokens)
+            params(), SPEC, Layout(scan=False, remat=False), LOSS, gradient, microbatch, columns, jnp.float32(0.8)
         )
-        loss += float(np.asarray(statistics.loss).sum(dtype=np.float64)) / tokens
+        loss += float(np.asarray(statistics.loss).sum(dtype=np.float64))
     return loss, gradient
 
 
@@ -137,7 +140,7 @@ def test_a_shared_prompt_changes_neither_value_nor_gradient() -> None:
             samples.append(replace(drawn, token_ids=np.concatenate([prompt, drawn.token_ids[6:]])))
     apart = [samples[group * 4 + index] for index in range(4) for group in range(3)]
     shared_positions, alone_positions = (
-        sum(int((microbatch.segment_ids > 0).sum()) for microbatch in pack(order, 40, 2)[0]) for order in (samples, apart)
+        sum(int((microbatch.segment_ids > 0).sum()) for microbatch in pack(order, one_shape(40, 2))[0]) for order in (samples, apart)
     )
     assert shared_positions < 0.7 * alone_positions
     loss, gradient = step_gradient(samples, 40, 2)

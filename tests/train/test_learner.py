@@ -6,11 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from slipstream.config.schema import ModelSection, OptimizerSection, WarmStage, WarmStartSection
+from slipstream.config.schema import ModelSection
 from slipstream.core.records import TrainingSequence, WeightVersion
 from slipstream.train import learner as learner_module
 from slipstream.train.learner import Learner
-from slipstream.train.optimizer import reinforcement_schedule, warm_start_schedule
 from tests.models.families import golden_model
 from tests.models.llama_oracle import file_tensors, log_softmax, oracle_logits
 from tests.train.small import SPEC, assert_bit_equal, batch, config, learner, params
@@ -78,9 +77,9 @@ def test_minibatches_share_the_proximal_policy_of_the_steps_start(monkeypatch: p
     start = running.weights()
     seen, real = [], learner_module.accumulate
 
-    def spy(policy, spec, layout, loss, gradient, microbatch, proximal, temperature, denominator, *, numerics):
-        seen.append((policy, microbatch, proximal, float(denominator)))
-        return real(policy, spec, layout, loss, gradient, microbatch, proximal, temperature, denominator, numerics=numerics)
+    def spy(policy, spec, layout, loss, gradient, microbatch, columns, temperature, *, numerics):
+        seen.append((policy, microbatch, columns.proximal, float(1 / columns.weights.max())))
+        return real(policy, spec, layout, loss, gradient, microbatch, columns, temperature, numerics=numerics)
 
     monkeypatch.setattr(learner_module, "accumulate", spy)
     metrics = running.step(SEQUENCES)
@@ -89,7 +88,7 @@ def test_minibatches_share_the_proximal_policy_of_the_steps_start(monkeypatch: p
     np.testing.assert_allclose(np.sort(proximal), np.sort(expected), rtol=1e-6)  # at other places in a row sums round otherwise
     assert len({id(policy) for policy, *_ in seen}) == 2  # the second minibatch sees other weights
     halves = [sum(float(one.loss_mask.sum()) for one in half) for half in (SEQUENCES[:4], SEQUENCES[4:])]
-    assert {denominator for *_, denominator in seen} == set(halves)
+    assert sorted({denominator for *_, denominator in seen}) == pytest.approx(sorted(set(halves)))
     assert metrics["tokens"] == sum(halves)
     assert running.version == 1
 
@@ -162,30 +161,6 @@ def test_supervised_loss_is_the_cross_entropy_and_falls() -> None:
     assert running.version == -1
     running.begin_reinforcement()
     assert running.version == 0
-
-
-def test_reinforcement_schedule() -> None:
-    """Linear from lr / (n + 1); step 0 already moves; then constant."""
-    schedule = reinforcement_schedule(OptimizerSection(learning_rate=0.6, warmup_steps=5))
-    assert [float(schedule(step)) for step in (0, 1, 4, 5, 6, 1000)] == pytest.approx([0.1, 0.2, 0.5, 0.6, 0.6, 0.6])
-    flat = reinforcement_schedule(OptimizerSection(learning_rate=0.6, warmup_steps=0))
-    assert [float(flat(step)) for step in (0, 1, 50)] == pytest.approx([0.6] * 3)
-
-
-def test_warm_start_schedule() -> None:
-    """Linear to the peak, then a cosine that reaches a tenth of it after the last stage."""
-    stages = (WarmStage(steps=20, worked_share=1.0), WarmStage(steps=10, worked_share=0.2))
-    schedule = warm_start_schedule(WarmStartSection(stages=stages, learning_rate=0.5, warmup_steps=10))
-    assert float(schedule(0)) == pytest.approx(0.5 / 11)
-    assert float(schedule(10)) == pytest.approx(0.5)
-    assert float(schedule(20)) == pytest.approx(0.275)
-    assert float(schedule(30)) == pytest.approx(0.05)
-    assert float(schedule(31)) == pytest.approx(0.05)
-    rates = [float(schedule(step)) for step in range(31)]
-    assert rates == sorted(rates[:11]) + sorted(rates[11:], reverse=True)
-    short = warm_start_schedule(WarmStartSection(stages=stages[1:], learning_rate=0.5, warmup_steps=50))
-    assert [float(short(step)) for step in (0, 9)] == pytest.approx([0.5 / 51, 5 / 51])
-    assert np.isfinite(float(warm_start_schedule(WarmStartSection(warmup_steps=0))(0)))
 
 
 def test_the_first_step_moves_by_the_first_learning_rate() -> None:

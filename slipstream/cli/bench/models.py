@@ -63,7 +63,7 @@ def _prefill(spec, params, limits, precision: str, tokens: int = 128, calls: int
         return state["pages"]
 
     counted = int(np.prod(units.token_ids.shape)) * calls
-    least = limits.seconds(2 * _layer_parameters(spec) * counted, _bytes(weights) * calls, _name(dtype))
+    least = limits.seconds(2 * layer_parameters(spec) * counted, tree_bytes(weights) * calls, _name(dtype))
     return _row("prefill", precision, f"{calls} x {tokens} tokens", counted, run, seconds, compiled, least)
 
 
@@ -92,8 +92,8 @@ def _decode(spec, params, limits, precision: str, slots: int, context: int = 256
         state["pages"], drawn = compiled(weights, state["pages"], rows)
         return drawn
 
-    operations = 2 * (_layer_parameters(spec) + spec.vocab * spec.d_model) * slots * steps
-    least = limits.seconds(operations, (_bytes(weights) + _bytes(pages)) * steps, _name(dtype))
+    operations = 2 * (layer_parameters(spec) + spec.vocab * spec.d_model) * slots * steps
+    least = limits.seconds(operations, (tree_bytes(weights) + tree_bytes(pages)) * steps, _name(dtype))
     return _row("decode", precision, f"{slots} rows, context {context}", slots * steps, run, seconds, compiled, least)
 
 
@@ -147,8 +147,8 @@ def _training(spec, params, limits, scan: bool, rows: int = 4, tokens: int = 128
         state["gradient"], statistics = compiled(params, state["gradient"], batch, None, one, one)
         return statistics
 
-    operations = 8 * (_layer_parameters(spec) + spec.vocab * spec.d_model) * rows * tokens
-    least = limits.seconds(operations, 4 * _bytes(params), "float32")
+    operations = 8 * (layer_parameters(spec) + spec.vocab * spec.d_model) * rows * tokens
+    least = limits.seconds(operations, 4 * tree_bytes(params), "float32")
     what = f"{rows} x {tokens} tokens, {'scanned' if scan else 'unrolled'}, recomputed"
     return _row("forward + backward", "f32", what, rows * tokens, run, seconds, compiled, least)
 
@@ -186,7 +186,7 @@ def _compiled(function, arguments: tuple, **static: Any):
     return compiled, time.perf_counter() - started
 
 
-def _layer_parameters(spec) -> int:
+def layer_parameters(spec) -> int:
     """Parameters of layers that each token is multiplied with: of experts only those visited."""
     from slipstream.models.parameters import declarations
 
@@ -198,7 +198,8 @@ def _layer_parameters(spec) -> int:
     return total
 
 
-def _bytes(tree) -> int:
+def tree_bytes(tree) -> int:
+    """Memory of all leaves."""
     import jax
 
     return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))

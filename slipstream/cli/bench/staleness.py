@@ -5,27 +5,38 @@ objectives decay or stall with lag, corrected ones do not: the shape of AReaL's 
 """
 
 import json
+import math
+import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 EVALUATED = (5, 10, 20, 40)  # versions with a held-out evaluation
-STEPS = 40
+UNBOUNDED = 40  # steps of a run: every batch is sampled by version 0
 LOST = 0.15  # what a corrected objective may lose at lag 16 against lag 0; measured 0.08 at most
 LEARNT = 0.85  # held-out greedy that fresh data reach in 40 versions
 STALLED = 0.5  # naive ppo at lag 16 is below this at version 10; measured 0.00
-QUICK = tuple((objective, lag) for lag in (0, 16) for objective in ("ppo", "reinforce_is", "decoupled_ppo"))
-FULL = tuple((objective, lag) for lag in (0, 1, 4, 16) for objective in ("reinforce", "ppo", "reinforce_is", "decoupled_ppo"))
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "reinforce": {"name": "reinforce"},
+    "ppo": {"name": "ppo"},
+    "reinforce_is": {"name": "reinforce_is"},
+    "decoupled_ppo": {"name": "decoupled_ppo"},
+    "unclipped_is": {"name": "reinforce_is", "weight_cap": math.inf},
+    "unclipped_is exact": {"name": "reinforce_is", "weight_cap": math.inf},
+}
+LAGS = (0, 1, 4, 16, UNBOUNDED)
+QUICK = tuple((setting, lag) for lag in (0, 16) for setting in ("ppo", "reinforce_is", "decoupled_ppo"))
+FULL = tuple((setting, lag) for lag in LAGS for setting in SETTINGS)
 
 
 def staleness_command(
-    quick: Annotated[bool, typer.Option("--quick", help="Lags 0 and 16, three objectives.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the warm start and the data.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Lags 0 and 16, three objectives, one seed.")] = False,
+    seed: Annotated[list[int] | None, typer.Option(help="Of the warm start and the data; repeatable; default 1, 2 and 3, quick 1.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="SVG file to draw the figures to.")] = None,
 ) -> None:
     """Objectives against staleness on the toy task; exit 1 when a threshold fails.
 
@@ -36,19 +47,70 @@ def staleness_command(
 
     configure_jax()
     started, cpu = time.monotonic(), time.process_time()
-    rows = []
-    for row in _settings(QUICK if quick else FULL, seed):
-        rows.append(row)
-        greedy = "  ".join(f"v{version} {value:.3f}" for version, value in row["greedy"].items())
-        name = f"{row['objective']:<14} lag {row['lag']:>2}"
-        print(f"{name}  greedy {greedy}  pass@1 {row['pass@1']:.3f}  age max {row['age_max']}  {row['seconds']:.1f} s", file=sys.stderr)
-    failures = failed_thresholds({(row["objective"], row["lag"]): row for row in rows})
+    seeds = seed or ([1] if quick else [1, 2, 3])
+    rows = [_tell(row) for one in seeds for row in _settings(QUICK if quick else FULL, one)]
+    table = over_seeds(rows)
+    for (setting, lag), row in table.items():
+        print(
+            f"{setting:<18} lag {_lag_name(lag):>9}  {_spread(row, 'v10')}  {_spread(row, 'pass@1')}  age {row['age_mean']:.1f}",
+            file=sys.stderr,
+        )
+    if picture:
+        picture.write_text(_picture(table))
+    failures = failed_thresholds({key: row["mean"] for key, row in table.items()})
     total = {"seconds": round(time.monotonic() - started, 1), "cpu_seconds": round(time.process_time() - cpu, 1)}
-    print(json.dumps({"benchmark": "staleness", "seed": seed, "rows": rows, "failures": failures, **total, "machine": machine()}))
+    print(json.dumps({"benchmark": "staleness", "seeds": seeds, "rows": rows, "failures": failures, **total, "machine": machine()}))
     if failures:
         for failure in failures:
             print(f"slipstream: threshold failed: {failure}", file=sys.stderr)
         raise typer.Exit(1)
+
+
+def over_seeds(rows: list[dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
+    """For each setting and lag: the mean row, and mean, deviation, least and greatest of the two figures that are shown."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for key in dict.fromkeys((row["objective"], row["lag"]) for row in rows):
+        same = [row for row in rows if (row["objective"], row["lag"]) == key]
+        figures = {"v10": [row["greedy"]["10"] for row in same], "pass@1": [row["pass@1"] for row in same]}
+        greedy = {version: statistics.mean(row["greedy"][version] for row in same) for version in same[0]["greedy"]}
+        found[key] = {
+            "mean": {"greedy": greedy, "pass@1": statistics.mean(figures["pass@1"])},
+            "age_mean": statistics.mean(row["age_mean"] for row in same),
+        } | {name: (statistics.mean(values), statistics.pstdev(values), min(values), max(values)) for name, values in figures.items()}
+    return found
+
+
+def _spread(row: dict[str, Any], figure: str) -> str:
+    mean, deviation, _, _ = row[figure]
+    return f"{figure} {mean:.3f} ± {deviation:.3f}"
+
+
+def _lag_name(lag: int) -> str:
+    return "unbounded" if lag == UNBOUNDED else str(lag)
+
+
+def _picture(table: dict[tuple[str, int], dict[str, Any]]) -> str:
+    from slipstream.telemetry.picture import Line, Panel, picture
+
+    lags = sorted({lag for _, lag in table})
+
+    def panel(title: str, figure: str) -> Panel:
+        lines = []
+        for setting in dict.fromkeys(setting for setting, _ in table):
+            found = [table[setting, lag][figure] if (setting, lag) in table else (None,) * 4 for lag in lags]
+            mean, _, low, high = zip(*found, strict=True)
+            lines.append(Line(name=setting, values=mean, low=low, high=high))
+        names = tuple(_lag_name(lag) for lag in lags)
+        return Panel(title=title, x_name="lag, versions", x_values=names, y_name="held out", y_range=(0.0, 1.0), lines=tuple(lines))
+
+    return picture("Objectives against staleness", [panel("greedy after 10 versions", "v10"), panel("pass@1 after 40 versions", "pass@1")])
+
+
+def _tell(row: dict[str, Any]) -> dict[str, Any]:
+    greedy = "  ".join(f"v{version} {value:.3f}" for version, value in row["greedy"].items())
+    name = f"seed {row['seed']}  {row['objective']:<18} lag {_lag_name(row['lag']):>9}"
+    print(f"{name}  greedy {greedy}  pass@1 {row['pass@1']:.3f}  age max {row['age_max']}  {row['seconds']:.1f} s", file=sys.stderr)
+    return row
 
 
 def failed_thresholds(rows: dict[tuple[str, int], dict[str, Any]]) -> list[str]:
@@ -72,93 +134,11 @@ def failed_thresholds(rows: dict[tuple[str, int], dict[str, Any]]) -> list[str]:
 
 
 def _settings(settings: tuple[tuple[str, int], ...], seed: int) -> Iterator[dict[str, Any]]:
+    from slipstream.cli.bench.toy import toy_config, toy_run
     from slipstream.cli.bench.warm import warm_policy
 
-    policy = warm_policy(_config("decoupled_ppo", 0, seed))
-    for objective, lag in settings:
-        yield _run(objective, lag, seed, policy)
-
-
-def _config(objective: str, lag: int, seed: int):
-    from slipstream.config.load import load_config
-
-    overrides = [
-        # working starts rarer than in the quickstart, so that the old policy's trust region is far from where to go
-        "warm_start.stages=[{steps=350,worked_share=1.0},{steps=70,worked_share=0.1}]",
-        f"run.seed={seed}",
-        f"run.steps={STEPS}",
-        f"mode.kind={'lagged' if lag else 'sync'}",
-        f"mode.eta={lag}",
-        "batch.minibatches=4",
-        "batch.rows_per_microbatch=32",
-        "sampling.slots=64",
-        "optimizer.learning_rate=1e-4",
-        "optimizer.warmup_steps=4",
-    ]
-    config = load_config("quickstart", overrides)
-    # the uncorrected objective on stale data is refused for runs; here it is what is measured
-    return config.model_copy(update={"objective": config.objective.model_copy(update={"name": objective})})
-
-
-def _run(objective: str, lag: int, seed: int, policy) -> dict[str, Any]:
-    """One setting, in one thread: sample what may be sampled, then learn, through the real ledger, engine and learner."""
-    from slipstream.core.clock import SystemClock
-    from slipstream.runtime.assembly import assemble
-    from slipstream.telemetry.events import NullEvents
-    from slipstream.telemetry.run_directory import RunDirectory
-
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        directory = RunDirectory.create(Path(folder) / "run", "")
-        parts = assemble(_config(objective, lag, seed), policy, directory, SystemClock(), NullEvents(), "bench")
-        parts.learner.begin_reinforcement()
-        parts.store.publish(parts.learner.weights())
-        greedy, rows = {}, []
-        while parts.learner.version < STEPS:
-            while parts.roles.dispatch.turn():
-                pass
-            report = parts.roles.learn.turn()
-            assert report is not None, "the sampler is idle and the batch is not complete"
-            rows.append(report.metrics)
-            if parts.learner.version in EVALUATED:
-                greedy[str(parts.learner.version)] = round(parts.roles.evaluate(parts.learner.weights()).pass_at_1, 4)
-        parts.ledger.close()
-    return {
-        "objective": objective,
-        "lag": lag,
-        "greedy": greedy,
-        "pass@1": round(_sampled_reward(policy, parts.learner.weights(), seed), 4),
-        "age_max": max(row["age_max"] for row in rows),
-        "age_mean": round(sum(row["age_mean"] for row in rows) / len(rows), 3),
-        "clip_fraction_max": round(max(row["clip_fraction"] for row in rows), 4),
-        "grad_norm_max": round(max(row["grad_norm"] for row in rows), 2),
-        "seconds": round(time.monotonic() - started, 2),
-    }
-
-
-def _sampled_reward(policy, weights, seed: int) -> float:
-    """pass@1 at temperature 1 on the held-out prompts, under fixed draws."""
-    from slipstream.core.clock import SystemClock
-    from slipstream.core.records import SampleRequest
-    from slipstream.core.rng import stream_seed
-    from slipstream.loop.evaluate import draw_all
-    from slipstream.runtime.assembly import build_engine
-
-    config = _config("decoupled_ppo", 0, seed)
-    task = policy.task
-    engine = build_engine(config, policy, SystemClock(), "bench", config.sampling.slots)
-    engine.load(weights)
-    prompts = task.held_out(512)
-    requests = [
-        SampleRequest(
-            key=(str(index), 0),
-            prompt_ids=prompt.token_ids,
-            seed=stream_seed(seed, "bench", prompt.id),
-            max_new_tokens=config.sampling.max_new_tokens,
-            temperature=1.0,
-            stop_ids=task.tokenizer.stop_ids,
-        )
-        for index, prompt in enumerate(prompts)
-    ]
-    texts = [task.tokenizer.decode(sample.completion_ids.tolist()) for sample in draw_all(engine, requests)]
-    return sum(task.grade(prompt, text).reward or 0.0 for prompt, text in zip(prompts, texts, strict=True)) / len(prompts)
+    policy = warm_policy(toy_config({}, 0, seed))
+    for setting, lag in settings:
+        exact = ("model.numerics=exact", "sampling.page_tokens=8") if setting.endswith("exact") else ()
+        found = toy_run(toy_config(SETTINGS[setting], lag, seed, *exact), policy, EVALUATED)
+        yield {"objective": setting, "seed": seed, "lag": lag} | found

@@ -9,12 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from aiohttp import web
 
 from slipstream.core.clock import Clock, SystemClock
 from slipstream.core.errors import UsageError
-from slipstream.core.records import SampleRequest
 from slipstream.engine.engine import Engine
 from slipstream.models.weight import Precision
 from slipstream.runtime.serve.app import App, build_app
@@ -76,7 +74,7 @@ def serve(settings: ServeSettings, ready: Callable[[Address], None]) -> None:
             precision=settings.precision,
             tokens_per_dispatch=settings.tokens_per_dispatch,
         )
-        _warm(engine, model, max_tokens)
+        engine.warm_up()  # so that no request waits for a compilation
         asyncio.run(_serve(settings, model, engine, max_tokens, clock, listener, ready))
 
 
@@ -108,23 +106,6 @@ def _bound(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         raise UsageError(f"--host {host} --port {port} cannot be used: {error}; --port 0 takes any free port") from error
     return listener
-
-
-def _warm(engine: Engine, model: LocalModel, max_tokens: int) -> None:
-    """Compile the programs of a short prompt, so that the first request does not wait for them."""
-    token = next(id for id in range(model.tokens) if id not in model.tokenizer.stop_ids)
-    engine.submit(
-        SampleRequest(
-            key=("warm-up", 0),
-            prompt_ids=np.array([token], np.int32),
-            seed=0,
-            max_new_tokens=1,
-            temperature=1.0,
-            stop_ids=model.tokenizer.stop_ids,
-        )
-    )
-    while engine.running() + engine.waiting():
-        engine.step()
 
 
 async def _serve(

@@ -1,9 +1,21 @@
-"""Per-token losses, one file a paper. `objective(config)` gives the function for a configuration.
+"""Losses, one file a paper. `objective(config)` gives the function for a configuration; `tokens.py` says what it sees and answers."""
 
-Every loss has one signature: (log-probs of the current policy, of the proximal policy, of the behaviour policy, advantages)
--> (loss per token, share clipped or left out per token as 0/1). All arrays have one shape; masking and the mean are the caller's.
-"""
+from slipstream.train.objectives.objective import (
+    loss_uses_reference,
+    needs_reference,
+    nothing_without_advantage,
+    objective,
+    uses_proximal,
+)
+from slipstream.train.objectives.tokens import Objective, TokenLoss, Tokens
 
-from slipstream.train.objectives.objective import TokenLoss, objective
-
-__all__ = ["TokenLoss", "objective"]
+__all__ = [
+    "Objective",
+    "TokenLoss",
+    "Tokens",
+    "loss_uses_reference",
+    "needs_reference",
+    "nothing_without_advantage",
+    "objective",
+    "uses_proximal",
+]

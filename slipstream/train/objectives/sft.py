@@ -1,10 +1,8 @@
-"""Supervised fine-tuning: cross-entropy on the demonstrated tokens."""
+"""Supervised fine-tuning and further pre-training: cross-entropy on the tokens of a corpus."""
 
-import jax
-import jax.numpy as jnp
+from slipstream.train.objectives.tokens import TokenLoss, Tokens, nothing
 
 
-def sft(current: jax.Array, proximal: jax.Array, behaviour: jax.Array, advantages: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """-log pi of the target; the other arguments are those of every objective and are not used."""
-    del proximal, behaviour, advantages
-    return -current, jnp.zeros_like(current)
+def sft(tokens: Tokens) -> TokenLoss:
+    """-log pi of the target; nothing else of `tokens` is used."""
+    return TokenLoss(-tokens.current, nothing(tokens), nothing(tokens))
