@@ -65,6 +65,9 @@ def _batch(config: RunConfig) -> list[Problem]:
     if batch.rows_per_microbatch % 2 and not batch.row_lengths:
         why = f"batch.rows_per_microbatch = {batch.rows_per_microbatch} has no half"
         problems += _without_effect(batch, "batch", ("partial_microbatches",), why)
+    if batch.refill and config.objective.advantage == "gae":
+        fix = "with objective.advantage=gae groups of equal rewards teach as well, and need no replacement; remove it"
+        problems.append(_problem("batch.refill", batch.refill, fix))
     return problems
 
 

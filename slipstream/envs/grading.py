@@ -12,7 +12,7 @@ from slipstream.envs.catalog.entry import Item, Meaning
 from slipstream.envs.countdown import grade_countdown
 from slipstream.envs.graders import final_number, grade_exact, grade_final_number
 from slipstream.envs.reward_function import RewardFunction, score
-from slipstream.envs.verifiers.verifier import Judge, Verifier
+from slipstream.envs.verifiers.verifier import Judge, Verifier, failed_canaries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,7 @@ class RowGrader:
     name: str  # for people
     problem: Callable[[Meaning], str | None]  # why a row cannot be judged, None where it can
     grade: Callable[[Item, str], Outcome]
+    failed_canaries: Callable[[], list[str]] = list  # a sentence for each known example that gets the wrong verdict
 
 
 def with_form(outcome: Outcome, weight: float) -> Outcome:
@@ -58,10 +59,18 @@ class OpenJudge:
         self.close = weakref.finalize(self, self._stack.close)  # also runs at the end of the interpreter
 
     def grade(self, row: Mapping[str, Any]) -> Outcome:
+        return self._opened().submit(row).result()
+
+    def failed_canaries(self) -> list[str]:
+        """Judged twice before they count as failed: a busy machine may run out of time."""
+        judge = self._opened()
+        return failed_canaries(self._verifier, judge) and failed_canaries(self._verifier, judge)
+
+    def _opened(self) -> Judge:
         with self._lock:
             if self._judge is None:
                 self._judge = self._stack.enter_context(self._verifier.open(self._workers))
-        return self._judge.submit(row).result()
+            return self._judge
 
 
 def _verified(name: str, workers: int = 2) -> RowGrader:
@@ -73,6 +82,7 @@ def _verified(name: str, workers: int = 2) -> RowGrader:
         name=f"{name} verifier",
         problem=lambda meaning: verifier.problem({**meaning.judged, "response": ""}),
         grade=lambda item, reply: judge.grade({"id": item.id, **item.meaning.judged, "response": reply}),
+        failed_canaries=judge.failed_canaries,
     )
 
 

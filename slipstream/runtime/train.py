@@ -17,7 +17,7 @@ from slipstream.runtime.embedded import Embedded
 from slipstream.runtime.failures import failures_logged
 from slipstream.runtime.policy import Policy, open_policy
 from slipstream.runtime.recorder import Recorder
-from slipstream.runtime.self_test import check_before_run
+from slipstream.runtime.self_test import check_before_run, check_grader
 from slipstream.runtime.stop import StopFlag
 from slipstream.telemetry.evaluations import evaluation_from_row
 from slipstream.telemetry.jsonl import read_jsonl
@@ -27,6 +27,7 @@ from slipstream.telemetry.run_directory import RunDirectory
 from slipstream.telemetry.trace import write_trace
 from slipstream.train.arrays import read_tree, write_tree
 from slipstream.train.checkpoint import Checkpoint, newest_checkpoint
+from slipstream.train.placement import configured_placement
 
 
 class Interrupted(BaseException):
@@ -50,6 +51,7 @@ class Finished:
 def train(config: RunConfig, directory: RunDirectory, progress: Progress, stop: StopFlag) -> Finished:
     """Run to the last step. Raises Interrupted when `stop` is set, RunFailed with its cause when it cannot go on."""
     configure_jax()
+    configured_placement(config.mesh)  # too few devices are refused before anything is written
     rows = read_jsonl(directory.events) if directory.events.exists() else []
     clock = SystemClock(offset_s=max((row["time"] for row in rows), default=0.0))
     progress.start(f"{config.run.recipe} · {config.mode.kind} · seed {config.run.seed}", config.run.steps)
@@ -116,7 +118,8 @@ class _Job:
                 self._begin(parts, checkpointer, stop)
             else:
                 self._go_on(parts, checkpoint)
-            self.progress.phase("checking the sampler")
+            self.progress.phase("checking sampler and grader")
+            check_grader(self.policy.task, events)
             check_before_run(config, self.policy.spec, self.policy.task, parts.sampler, parts.learner, events)
             self._steps(parts, checkpointer, stop)
         finally:

@@ -60,6 +60,7 @@ REFUSED = [
     (objective("sft", STREAM, "objective.kl_coefficient=0.1"), "objective.kl_coefficient"),
     (objective("sft", STREAM, "correction.sequence_kl=0.1"), "correction.sequence_kl"),
     (objective("sft", STREAM, "batch.refill=1"), "batch.refill"),
+    (["objective.advantage=gae", "batch.refill=1"], "batch.refill"),
     (["streams=[{name='rl', file='d', samples_per_step=8}]"], "streams"),
     (["batch.minibatches=2", "streams=[{name='a', file='d', samples_per_step=7}]"], "streams"),
     (["streams=[{name='A b', file='d', samples_per_step=7}]"], "streams"),

@@ -1,18 +1,22 @@
 """Every run tests its sampler before the first ticket; a sampler that fails stops the run with the cause."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from slipstream.config.load import load_config
 from slipstream.core.clock import ManualClock
 from slipstream.core.errors import RunFailed
-from slipstream.core.records import SampleRequest
+from slipstream.core.records import Outcome, OutcomeKind, SampleRequest
 from slipstream.engine.engine import Engine
+from slipstream.envs.grading import RowGrader, row_grader
+from slipstream.envs.rows import Rows
 from slipstream.runtime.policy import open_policy
-from slipstream.runtime.self_test import check_before_run
+from slipstream.runtime.self_test import check_before_run, check_grader
 from slipstream.telemetry.events import EventLog
 from slipstream.telemetry.jsonl import JsonlWriter
 from slipstream.train.learner import Learner
@@ -45,3 +49,32 @@ def test_a_sampler_that_is_greedy_in_disguise_stops_the_run(tmp_path: Path) -> N
     writer.close()
     failed = [event for event in rows(tmp_path / "events.jsonl") if event.get("verdict") == "failed"]
     assert {"log-probs at temperature 0.5", "log-probs at temperature 1"} <= {event["check"] for event in failed}
+
+
+class _Kept:
+    """Events in memory."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, object]] = []
+
+    def emit(self, role: str, kind: str, **fields: object) -> None:
+        self.rows.append({"role": role, "kind": kind} | fields)
+
+
+@pytest.mark.parametrize("failed", [[], ["math verifier: canary 'empty' must be wrong, got value ()"]])
+def test_a_grader_that_misjudges_its_canaries_stops_the_run(failed: list[str]) -> None:
+    grader = RowGrader(
+        name="math verifier",
+        problem=lambda _: None,
+        grade=lambda *_: Outcome(kind=OutcomeKind.WRONG, reward=0.0),
+        failed_canaries=lambda: failed,
+    )
+    task, events = Mock(spec=Rows, grader=grader), _Kept()
+    with pytest.raises(RunFailed, match="canary 'empty'") if failed else nullcontext():
+        check_grader(task, events)
+    assert events.rows == [{"role": "grader", "kind": "canaries", "grader": "math verifier", "failed": failed}]
+
+
+def test_the_verifiers_of_rows_know_their_canaries() -> None:
+    assert row_grader("math").failed_canaries() == []
+    assert row_grader("exact").failed_canaries() == []

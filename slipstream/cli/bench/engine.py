@@ -42,7 +42,7 @@ def engine_command(
     known = spec.known_tokens or spec.vocab
     workloads = [*(uniform(count, known) for count in batch or [1, 8, 32, 128]), mixed(32, known)]
     chosen = [cast("Precision", choice.value) for choice in precision or [PrecisionOption.F32, PrecisionOption.BF16]]
-    kinds: list[tuple[Precision, bool]] = [(kind, False) for kind in chosen]
+    kinds: list[tuple[Any, bool]] = [(kind, False) for kind in chosen]
     if exact:
         kinds.append(("f32", True))
     limits = measure_limits()
