@@ -20,7 +20,7 @@ from slipstream.config.schema import MeshSection
 from slipstream.core.errors import ConfigError, Problem
 from slipstream.models.numerics import Numerics
 from slipstream.models.parameters import declarations
-from slipstream.models.sharding import BATCH, MESH_AXES, make_mesh, over_rows, partition, present_mesh, row_shares
+from slipstream.models.sharding import BATCH, make_mesh, over_rows, partition, present_mesh, row_shares
 from slipstream.models.spec import ModelSpec
 
 Tree = TypeVar("Tree")
@@ -65,7 +65,7 @@ class DevicePlacement:
 
 def configured_placement(config: MeshSection) -> DevicePlacement:
     """Over the first devices that there are. Raises ConfigError where they are too few, or where a process would have no part."""
-    sizes = {axis: getattr(config, axis) for axis in MESH_AXES}
+    sizes = {"data": config.data, "fsdp": config.fsdp, "tensor": config.tensor, "expert": config.expert}
     wanted, devices, processes = prod(sizes.values()), jax.devices(), jax.process_count()
     if wanted > len(devices) or (processes > 1 and wanted < len(devices)):
         named = {f"mesh.{axis}": str(size) for axis, size in sizes.items() if size > 1} or {"mesh.data": "1"}
@@ -133,8 +133,8 @@ def everywhere(tree: Tree) -> Tree:
 def on_rows(function: Callable[[Any, Any], tuple[Any, Any]], whole: Any, rows: Any, numerics: Numerics) -> tuple[Any, Any]:
     """`function(whole, rows) -> (sums over rows, results by row)` of arrays as `DevicePlacement.rows` lays them.
 
-    XLA cuts the products of a program as it likes, which changes how they round. So with exact numerics every device computes its
-    own rows by itself, in the shapes of a device alone, and only the sums meet.
+    With exact numerics every device computes its own rows by itself, in the shapes of a device alone, and only the sums meet: products
+    are loops over tiles there, and XLA would have every device run through all of them.
     """
     split = over_rows(function, jax.tree.map(_of_rows, rows)) if numerics.exact else function
     return split(whole, rows)

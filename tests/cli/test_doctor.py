@@ -44,6 +44,7 @@ def examine(code: int) -> dict[tuple[str, str], dict[str, Any]]:
     return {(row["part"], row["name"]): row for row in found["lines"]}
 
 
+@pytest.mark.slow
 def test_a_sound_machine_is_told_as_a_table_with_its_bits_counted() -> None:
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 0, result.output

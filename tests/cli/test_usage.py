@@ -1,13 +1,17 @@
-"""The command line as a person meets it: real processes, wrong calls. Exit code 2, one clear message on standard error, no traceback."""
+"""The command line as a person meets it: wrong calls. Exit code 2, one clear message on standard error, no traceback."""
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from slipstream import __version__
+from slipstream.cli.main import main
 from slipstream.config.load import dump_config, load_config
 from slipstream.telemetry.run_directory import RunDirectory
 
@@ -29,12 +33,18 @@ def slipstream(*arguments: str, cwd: Path | None = None) -> subprocess.Completed
 
 
 def refused(*arguments: str, cwd: Path | None = None) -> str:
-    """The message of a call that must be refused as wrong usage."""
-    done = slipstream(*arguments, cwd=cwd)
-    assert (done.returncode, done.stdout) == (2, ""), done
-    assert "Traceback" not in done.stderr
-    assert done.stderr.count("slipstream: ") == 1
-    return done.stderr
+    """The message of a call that must be refused as wrong usage. In this process: nothing has begun when a call is refused."""
+    out, told = io.StringIO(), io.StringIO()
+    where = chdir(cwd) if cwd else nullcontext()
+    plain = patch.dict(os.environ, {"TERM": "dumb", "COLUMNS": "200"})
+    called = patch.object(sys, "argv", ["slipstream", *arguments])
+    with called, plain, where, redirect_stdout(out), redirect_stderr(told), pytest.raises(SystemExit) as ended:
+        main()
+    message = told.getvalue()
+    assert (ended.value.code, out.getvalue()) == (2, ""), message
+    assert "Traceback" not in message
+    assert message.count("slipstream: ") == 1, message
+    return message
 
 
 def make_run(path: Path) -> None:

@@ -52,6 +52,9 @@ def failed(found: list[Finding]) -> set[str]:
     return {one.check.split(" at temperature")[0] for one in found if one.verdict is Verdict.FAILED}
 
 
+SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize("options", [{}, {"page_tokens": 4, "pages": 120}], ids=["plenty", "preempted"])
 def test_the_engine_passes(options: dict[str, Any]) -> None:
     found = check(engine(SHALLOW, **options), temperatures=(0.5, 1.0, 2.0))
@@ -59,6 +62,7 @@ def test_the_engine_passes(options: dict[str, Any]) -> None:
     assert failures(check(engine(SHALLOW, **options), effort=QUICK)) == ""
 
 
+@pytest.mark.slow
 def test_exact_arithmetic_is_the_learner_s_to_the_bit() -> None:
     def exactly(sequences: Sequence[TrainingSequence], temperature: float) -> list[np.ndarray]:
         return learner("exact").score(sequences, weights(0, SHALLOW), temperature)
@@ -68,7 +72,9 @@ def test_exact_arithmetic_is_the_learner_s_to_the_bit() -> None:
     assert failed(check(engine(SHALLOW), score=exactly, tolerance=0.0)) == {"log-probs"}
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.05), ("int8", 0.1), ("fp8", 0.2)])
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [pytest.param("bf16", 0.05, marks=SLOW), ("int8", 0.1), pytest.param("fp8", 0.2, marks=SLOW)]
+)
 def test_samplers_of_fewer_bits_pass_within_their_tolerance(precision: str, tolerance: float) -> None:
     assert failures(check(engine(SHALLOW, precision=precision), tolerance=tolerance)) == ""
 
@@ -128,7 +134,10 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+FAST = ("greedy in disguise", "seed ignored", "top-1 stored", "temperature applied twice", "position off by one")
+
+
+@pytest.mark.parametrize("fault", [pytest.param(fault, marks=() if fault in FAST else pytest.mark.slow) for fault in FAULTS])
 def test_faults_in_its_parts_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, name, replacement, seen = FAULTS[fault]
     monkeypatch.setattr(module, name, replacement)

@@ -67,7 +67,7 @@ CHEATS = {
         "def add(a, b):\n for line in open('/proc/self/maps'):\n  low, _, rest = line.partition('-')\n  if ' rw' not in rest: continue\n"
         "  with open('/proc/self/mem', 'rb') as f:\n   f.seek(int(low, 16))\n"
         "   if b'add(2,' + b' 3) ==' in f.read(int(rest.split()[0], 16) - int(low, 16)): return 5\n return 0",
-        {Reason.WRONG_ANSWER, Reason.EXCEPTION},
+        {Reason.WRONG_ANSWER, Reason.EXCEPTION, Reason.TIMEOUT},  # there is much to read, and a busy machine may not get through
     ),
     "files": (
         "import os\ndef add(a, b):\n for root, _, names in os.walk('/tmp'):\n  for name in names:\n"
