@@ -28,6 +28,7 @@ def engine_command(
     exact: Annotated[bool, typer.Option(help="Also in exact numerics.")] = True,
     hf: Annotated[Path | None, typer.Option(help="Python with transformers, to compare with (benchmarks/peers).")] = None,
     vllm: Annotated[Path | None, typer.Option(help="Python with vLLM, to compare with (benchmarks/peers).")] = None,
+    peer_dtype: Annotated[list[str] | None, typer.Option(help="float32 or bfloat16 for them; repeatable; default bfloat16.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each workload after one that warms up; the best counts.")] = 3,
 ) -> None:
     """Prompts of 64 and answers of 64 tokens, then RL's own workload: groups of 16 with mixed lengths.
@@ -51,8 +52,9 @@ def engine_command(
         for kind, exactly in kinds:
             rows.append(_tell(_measure(spec, params, workload, kind, exactly, repeats, limits)))
         for name, python in (("hf_generate", hf), ("vllm_serve", vllm)):
-            if python and model:
-                rows.append(_tell(_peer(name, python, model, workload)))
+            for dtype in peer_dtype or ["bfloat16"]:
+                if python and model:
+                    rows.append(_tell(_peer(name, python, model, workload, dtype)))
     rates = {name: round(rate / 1e9, 1) for name, rate in limits.flops_per_second.items()}
     bounds = {"gflops_per_second": rates, "gigabytes_per_second": round(limits.bytes_per_second / 1e9, 2)}
     print(json.dumps({"benchmark": "engine", "model": str(model), "limits": bounds, "rows": rows, "machine": machine()}))
@@ -115,17 +117,17 @@ def _least_seconds(spec, weights, workload: Workload, limits, precision: "Precis
     return limits.seconds(flops, steps * tree_bytes(weights) + cached, "float32")
 
 
-def _peer(name: str, python: Path, model: Path, workload: Workload) -> dict[str, Any]:
+def _peer(name: str, python: Path, model: Path, workload: Workload, dtype: str) -> dict[str, Any]:
     """The same prompts and lengths through another system, in its own environment. Raises RunFailed when it fails."""
     with tempfile.TemporaryDirectory() as scratch:
         asked = Path(scratch) / "workload.json"
         asked.write_text(json.dumps(workload.for_peer()))
-        command = [str(python), str(PEERS / f"{name}.py"), "--model", str(model), "--workload", str(asked)]
+        command = [str(python), str(PEERS / f"{name}.py"), "--model", str(model), "--workload", str(asked), "--dtype", dtype]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunFailed(f"{name} failed with {python}: {done.stderr.strip().splitlines()[-1:]}")
     found = json.loads(done.stdout.strip().splitlines()[-1])
-    return _row(workload, f"{found['peer']} {found['precision']}", sum(workload.new_tokens) / found["tokens_per_second"])
+    return _row(workload, f"{found['peer']} {found['dtype']}", sum(workload.new_tokens) / found["tokens_per_second"])
 
 
 def _row(workload: Workload, system: str, seconds: float) -> dict[str, Any]:
