@@ -32,7 +32,7 @@ def share_right(step: int, value: float, answers: int) -> Score:
 
 def windowed(scores: Sequence[Score], length: int = WINDOW) -> list[Score]:
     """Means of complete windows of scores; the error is that of their own spread, which also knows that prompts differ."""
-    found = []
+    found: list[Score] = []
     for start in range(0, len(scores) - length + 1, length):
         values = [score.value for score in scores[start : start + length]]
         error = max(statistics.stdev(values), 0.01) / math.sqrt(length)
@@ -42,7 +42,7 @@ def windowed(scores: Sequence[Score], length: int = WINDOW) -> list[Score]:
 
 def raised(what: str, scores: Sequence[Score], alarms: Sequence[Alarm] = ()) -> list[str]:
     """The alarms (default: all) that the newest of the scores raises, as sentences; none for what the one before had raised already."""
-    found = []
+    found: list[str] = []
     for alarm in alarms or (drift, too_good):
         sentence = alarm(scores)
         if sentence and not alarm(scores[:-1]):

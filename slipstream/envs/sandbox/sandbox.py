@@ -131,11 +131,13 @@ class Sandbox:
         try:
             said = json.loads(_line(control))
         except (OSError, ValueError) as error:
+            control.close()
             process.kill()
             process.wait()
             raise RunFailed(f"sandbox: the launcher did not start: {self._last_words() or error}") from error
         confinement = Confinement(isolation=Isolation(said["isolation"]), problems=tuple(said["problems"]), packages=names)
         if confinement.isolation is Isolation.NONE and not self._weak:
+            control.close()
             process.wait()
             raise RunFailed(
                 f"sandbox: this machine allows no isolation of programs ({'; '.join(confinement.problems)}); see `slipstream doctor`"

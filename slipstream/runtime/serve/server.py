@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,13 +99,15 @@ def _context(settings: ServeSettings, model: LocalModel) -> int:
 
 def _bound(host: str, port: int) -> socket.socket:
     """A socket at the address, taken before the model is loaded; it accepts nothing yet."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except (OSError, OverflowError) as error:
-        raise UsageError(f"--host {host} --port {port} cannot be used: {error}; --port 0 takes any free port") from error
+    with ExitStack() as unless_bound:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            listener = unless_bound.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except (OSError, OverflowError) as error:
+            raise UsageError(f"--host {host} --port {port} cannot be used: {error}; --port 0 takes any free port") from error
+        unless_bound.pop_all()
     return listener
 
 
