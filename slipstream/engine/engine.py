@@ -34,6 +34,7 @@ from slipstream.models.weight import Precision
 from slipstream.telemetry.events import Events, NullEvents
 
 PREFILL_TOKENS = 128  # of one prefill call; fixed, so that shapes (and bits) never depend on load
+PREFILL_CALLS = 8  # at most, before each decode: rows that wait for their prompts cost as much in it as those that draw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,11 @@ class Engine:
         )
         self._steps = tokens_per_dispatch
         self._scheduler = Scheduler(
-            rows=slots, pages=pages, page_tokens=page_tokens, prefill_tokens=PREFILL_TOKENS, tokens_per_dispatch=tokens_per_dispatch
+            rows=slots,
+            pages=pages,
+            page_tokens=page_tokens,
+            prefill_tokens=PREFILL_CALLS * PREFILL_TOKENS,
+            tokens_per_dispatch=tokens_per_dispatch,
         )
         self._pages = empty_pages(spec, scratch + 1, page_tokens, COMPUTE[precision])
         self._sampling = SamplingTable(slots, self._known)

@@ -149,7 +149,7 @@ def joining_and_leaving(family: str, precision: str) -> Count:
 
 def chunks(tokens: int) -> Cell:
     def cell(family: str, precision: str) -> Count:
-        with patch.object(engine_module, "PREFILL_TOKENS", tokens):
+        with patch.object(engine_module, "PREFILL_TOKENS", tokens), patch.object(engine_module, "PREFILL_CALLS", 1):
             made = sampler(family, precision)
         return same_samples(drain(made, asked(family)), together(family, precision))
 
