@@ -236,10 +236,9 @@ class Engine:
     def _settle_swap(self, params: Policy) -> None:
         """After `load`, before the first plan with the new weights: what becomes of the keys and values that are there."""
         running = self._scheduler.counts()[State.RUNNING]
-        if not self._swapped or not running:
-            self._swapped = False
+        swapped, self._swapped = self._swapped, False
+        if not swapped or not running:
             return
-        self._swapped = False
         measured = self._measured(params) if self._on_swap == "auto" else None
         keep = self._on_swap == "keep" or (measured is not None and measured <= self._divergence_limit)
         if not keep:

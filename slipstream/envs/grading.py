@@ -12,7 +12,7 @@ from slipstream.envs.catalog.entry import Item, Meaning
 from slipstream.envs.countdown import grade_countdown
 from slipstream.envs.graders import final_number, grade_exact, grade_final_number
 from slipstream.envs.reward_function import RewardFunction, score
-from slipstream.envs.verifiers.verifier import Judge, Verifier, failed_canaries
+from slipstream.envs.verifiers.verifier import Judge, Verifier, lasting_failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +62,7 @@ class OpenJudge:
         return self._opened().submit(row).result()
 
     def failed_canaries(self) -> list[str]:
-        """Judged twice before they count as failed: a busy machine may run out of time."""
-        judge = self._opened()
-        return failed_canaries(self._verifier, judge) and failed_canaries(self._verifier, judge)
+        return lasting_failures(self._verifier, self._opened())
 
     def _opened(self) -> Judge:
         with self._lock:

@@ -43,6 +43,7 @@ from slipstream.train.shares import Share, Stream, minibatches, share, trained_t
 from slipstream.train.statistics import joined, step_statistics, value_statistics
 from slipstream.train.step_columns import StepColumns, token_table
 from slipstream.train.update import Layout, TokenStatistics, accumulate, apply_gradient, fresh_state, score, values, zero_gradient
+from slipstream.train.update_metrics import Update, expert_metrics, losses, summed_loss, update_metrics, value_loss
 from slipstream.train.value_head import Learned, Valued, ValueHead, fresh_head, moved_of, policy_of, with_head, with_moved
 
 
@@ -61,20 +62,6 @@ class _Phase:
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     ess_power: float = 0.0  # see `optimizer.ess_factor`
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Update:
-    """One optimizer step that was made."""
-
-    statistics: list[list[TokenStatistics]]  # a list a share, an entry a microbatch
-    grad_norm: float
-    update_norm: float
-
-    @property
-    def moved(self) -> bool:
-        """False where the gradient was zero or not finite, so that nothing changed."""
-        return bool(np.isfinite(self.grad_norm)) and self.grad_norm > 0
 
 
 class Learner:
@@ -126,7 +113,7 @@ class Learner:
         """
         whole = self._share(_supervised("warm_start"), sequences)
         update = self._update(self._warm, [whole], [[Columns(weights=weights) for weights in whole.weights]])
-        return _loss(update.statistics[0])
+        return summed_loss(update.statistics[0])
 
     def begin_reinforcement(self) -> None:
         """The present weights become version 0, with a fresh optimizer; and the reference, where one is needed and none was given.
@@ -167,10 +154,10 @@ class Learner:
         microbatches = [microbatch for part in parts for of in part for microbatch in of.microbatches]
         return (
             step_statistics(joined(tables))
-            | _losses(parts, updates)
-            | _expert_metrics([np.asarray(one.expert_load) for update in updates for many in update.statistics for one in many])
-            | _update_metrics(updates)
-            | ({"value_loss": _value_loss(updates)} | value_statistics(sequences) if self._head else {})
+            | losses(parts, updates)
+            | expert_metrics([np.asarray(one.expert_load) for update in updates for many in update.statistics for one in many])
+            | update_metrics(updates)
+            | ({"value_loss": value_loss(updates)} | value_statistics(sequences) if self._head else {})
             | {"tokens": float(trained_tokens(sequences)), "lr": rate, "padding_waste": padding_waste(microbatches)}
         )
 
@@ -275,10 +262,10 @@ class Learner:
             found = [compute(self._placement.rows(batch)) for batch in microbatches]
         return unpack([np.asarray(one) for one in found], sequences, places)
 
-    def _update(self, phase: _Phase, shares: Sequence[Share], columns: Sequence[Sequence[Columns]]) -> _Update:
+    def _update(self, phase: _Phase, shares: Sequence[Share], columns: Sequence[Sequence[Columns]]) -> Update:
         """One optimizer step; without any microbatch nothing is computed and nothing moves."""
         if not any(of.microbatches for of in shares):
-            return _Update(statistics=[[] for _ in shares], grad_norm=0.0, update_norm=0.0)
+            return Update(statistics=[[] for _ in shares], grad_norm=0.0, update_norm=0.0)
         learned, laid = _learned(self._policy, self._head), self._placement.rows
         statistics: list[list[TokenStatistics]] = []
         with self._placement.active():
@@ -303,7 +290,7 @@ class Learner:
             )
         learned = with_moved(learned, moved)
         self._policy, self._head = policy_of(learned), learned.head if isinstance(learned, Valued) else None
-        return _Update(statistics=statistics, grad_norm=float(grad_norm), update_norm=float(update_norm))
+        return Update(statistics=statistics, grad_norm=float(grad_norm), update_norm=float(update_norm))
 
 
 @cache
@@ -372,41 +359,3 @@ def _layout(config: RunConfig, spec: ModelSpec) -> Layout:
     scan = config.model.learner_layers == "scan"
     page_tokens = config.sampling.page_tokens if exact else 1
     return Layout(scan=scan, remat=config.model.remat, attention=attention, precision=precision, page_tokens=page_tokens)
-
-
-def _loss(statistics: Sequence[TokenStatistics]) -> float:
-    return float(sum(np.asarray(part.loss).sum(dtype=np.float64) for part in statistics))
-
-
-def _losses(parts: Sequence[Sequence[Share]], updates: Sequence[_Update]) -> dict[str, float]:
-    """`loss` as it was minimised, mean over the optimizer steps; with static corpora that of each stream too, before its weight."""
-    streams: dict[str, float] = {}
-    total = 0.0
-    for part, update in zip(parts, updates, strict=True):
-        for of, statistics in zip(part, update.statistics, strict=True):
-            loss = _loss(statistics) / len(parts)
-            total += loss
-            streams[of.stream.name] = streams.get(of.stream.name, 0.0) + loss / of.stream.weight
-    static = streams.keys() - {ROLLOUTS}
-    return {"loss": total} | ({f"loss_{name}": loss for name, loss in streams.items()} if static else {})
-
-
-def _update_metrics(updates: Sequence[_Update]) -> dict[str, float]:
-    return {
-        "grad_norm": float(np.max([update.grad_norm for update in updates])),
-        "update_norm": max(update.update_norm for update in updates),
-        "nonfinite_updates": float(sum(not np.isfinite(update.grad_norm) for update in updates)),
-        "skipped_updates": float(sum(update.grad_norm == 0 for update in updates)),
-    }
-
-
-def _value_loss(updates: Sequence[_Update]) -> float:
-    """Mean over the optimizer steps, before its coefficient."""
-    losses = [one.value_loss for update in updates for many in update.statistics for one in many if one.value_loss is not None]
-    return sum(float(np.asarray(loss).sum(dtype=np.float64)) for loss in losses) / len(updates)
-
-
-def _expert_metrics(loads: Sequence[np.ndarray]) -> dict[str, float]:
-    """How unevenly the experts of a mixture are used: the busiest one's visits over the mean, worst layer; 1 = evenly."""
-    total = np.sum(loads, axis=0) if loads else np.zeros((0, 0))
-    return {"expert_load_max": float((total.max(axis=1) / total.mean(axis=1)).max())} if total.any() else {}

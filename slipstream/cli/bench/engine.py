@@ -55,9 +55,7 @@ def engine_command(
             for dtype in peer_dtype or ["bfloat16"]:
                 if python and model:
                     rows.append(_tell(_peer(name, python, model, workload, dtype)))
-    rates = {name: round(rate / 1e9, 1) for name, rate in limits.flops_per_second.items()}
-    bounds = {"gflops_per_second": rates, "gigabytes_per_second": round(limits.bytes_per_second / 1e9, 2)}
-    print(json.dumps({"benchmark": "engine", "model": str(model), "limits": bounds, "rows": rows, "machine": machine()}))
+    print(json.dumps({"benchmark": "engine", "model": str(model), "limits": limits.figures(), "rows": rows, "machine": machine()}))
 
 
 def _measure(spec, params, workload: Workload, precision: "Precision", exact: bool, repeats: int, limits) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """`slipstream bench learner`: tokens/s and model FLOP utilisation of learner steps, and the memory of the log-prob operation."""
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from slipstream.cli.bench.models import layer_parameters, tell_row
 
 LOGPROB_POSITIONS, LOGPROB_VOCABULARY, LOGPROB_WIDTH = 4_096, 32_768, 64  # full logits: 512 MiB, and as much again for their gradient
 
@@ -28,12 +29,10 @@ def learner_command(
     limits = measure_limits()
     sequences = _rollouts(spec, samples)
     settings = [("scan", True), ("unroll", True), ("unroll", False)]
-    rows = [_tell(_measure(spec, params, sequences, layers, remat, repeats, limits)) for layers, remat in settings]
-    memory = [_tell(_memory(whole)) for whole in (False, True)]
-    rates = {name: round(rate / 1e9, 1) for name, rate in limits.flops_per_second.items()}
-    print(
-        json.dumps({"benchmark": "learner", "model": str(model), "limits": rates, "rows": rows, "logprobs": memory, "machine": machine()})
-    )
+    rows = [tell_row(_measure(spec, params, sequences, layers, remat, repeats, limits)) for layers, remat in settings]
+    memory = [tell_row(_memory(whole)) for whole in (False, True)]
+    found = {"limits": limits.figures()["gflops_per_second"], "rows": rows, "logprobs": memory, "machine": machine()}
+    print(json.dumps({"benchmark": "learner", "model": str(model)} | found))
 
 
 def _rollouts(spec, samples: int, prompt_tokens: int = 48):
@@ -63,7 +62,6 @@ def _rollouts(spec, samples: int, prompt_tokens: int = 48):
 
 
 def _measure(spec, params, sequences, layers: str, remat: bool, repeats: int, limits) -> dict[str, Any]:
-    from slipstream.cli.bench.models import layer_parameters
     from slipstream.config.schema import BatchSection, ModelSection, RunConfig
     from slipstream.train.learner import Learner
 
@@ -110,8 +108,3 @@ def _memory(whole: bool) -> dict[str, Any]:
     compiled = jax.jit(jax.value_and_grad(at_once if whole else chunked, argnums=(0, 1))).lower(hidden, output, tokens).compile()
     name, used = "full logits" if whole else "in chunks", compiled.memory_analysis()
     return {"logprobs": name, "temporary_mebibytes": round(used.temp_size_in_bytes / 2**20) if used else None}
-
-
-def _tell(row: dict[str, Any]) -> dict[str, Any]:
-    print("  ".join(f"{name} {value}" for name, value in row.items()), file=sys.stderr)
-    return row

@@ -15,6 +15,11 @@ class Limits:
     flops_per_second: dict[str, float]  # of a large matrix product, by dtype
     bytes_per_second: float  # read by a sum over a large array
 
+    def figures(self) -> dict[str, Any]:
+        """As benchmarks print them."""
+        rates = {name: round(rate / 1e9, 1) for name, rate in self.flops_per_second.items()}
+        return {"gflops_per_second": rates, "gigabytes_per_second": round(self.bytes_per_second / 1e9, 2)}
+
     def seconds(self, flops: float, bytes_moved: float, dtype: str) -> float:
         """The least time for work of so many operations and so much memory (the roofline)."""
         return max(flops / self.flops_per_second[dtype], bytes_moved / self.bytes_per_second)

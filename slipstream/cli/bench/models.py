@@ -34,12 +34,10 @@ def models_command(
     limits = measure_limits()
     rows = []
     for kind in [choice.value for choice in precision or (PrecisionOption.F32, PrecisionOption.BF16)]:
-        rows.append(_tell(_prefill(spec, params, limits, kind)))
-        rows += [_tell(_decode(spec, params, limits, kind, count)) for count in slots or [8, 32]]
-    rows += [_tell(_training(spec, params, limits, scan)) for scan in (True, False)]
-    rates = {name: round(rate / 1e9, 1) for name, rate in limits.flops_per_second.items()}
-    bounds = {"gflops_per_second": rates, "gigabytes_per_second": round(limits.bytes_per_second / 1e9, 2)}
-    print(json.dumps({"benchmark": "models", "model": str(model), "limits": bounds, "rows": rows, "machine": machine()}))
+        rows.append(tell_row(_prefill(spec, params, limits, kind)))
+        rows += [tell_row(_decode(spec, params, limits, kind, count)) for count in slots or [8, 32]]
+    rows += [tell_row(_training(spec, params, limits, scan)) for scan in (True, False)]
+    print(json.dumps({"benchmark": "models", "model": str(model), "limits": limits.figures(), "rows": rows, "machine": machine()}))
 
 
 def _prefill(spec, params, limits, precision: str, tokens: int = 128, calls: int = 4) -> dict[str, Any]:
@@ -211,6 +209,7 @@ def _name(dtype) -> str:
     return jnp.dtype(dtype).name
 
 
-def _tell(row: dict[str, Any]) -> dict[str, Any]:
+def tell_row(row: dict[str, Any]) -> dict[str, Any]:
+    """The row, shown on standard error."""
     print("  ".join(f"{name} {value}" for name, value in row.items()), file=sys.stderr)
     return row

@@ -1,10 +1,8 @@
 """Checks on a model's own weights: compilation, sampler conformance, exactness, the way through weight files. Called by `doctor`."""
 
-import hashlib
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from slipstream.models.spec import ModelSpec, RopeSpec
 from slipstream.runtime.doctor.line import Grade, Line
 from slipstream.runtime.score import logprobs
 from slipstream.runtime.serve.model import PAGE_TOKENS, open_model
+from slipstream.weights.digest import weight_digest
 from slipstream.weights.files import read_params, write_model
 from slipstream.weights.special_ids import SpecialIds
 
@@ -185,18 +184,10 @@ def round_trip_lines(model: Model) -> list[Line]:
         return [Line(part=WEIGHTS, name="round trip", grade=Grade.WARNING, detail=detail, fix="set TMPDIR to a larger disk")]
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), model.spec, model.params, special=SpecialIds(bos=None, eos=(0,), pad=None))
-        again = jax.tree.leaves(read_params(Path(folder), model.spec))
-    before, after = _digest(leaves), _digest(again)
+        again = read_params(Path(folder), model.spec)
+    before, after = weight_digest(model.params, model.spec), weight_digest(again, model.spec)
     if before != after:
         detail, fix = f"written with digest {before[:12]}, read with {after[:12]}", "weights cannot be saved here; check disk and memory"
         return [Line(part=WEIGHTS, name="round trip", grade=Grade.FAILED, detail=detail, fix=fix)]
     detail = f"{len(leaves)} arrays, {needed / 2**20:.1f} MiB written and read, digest {before[:12]} both times"
     return [Line(part=WEIGHTS, name="round trip", grade=Grade.OK, detail=detail)]
-
-
-def _digest(leaves: Sequence[jax.Array]) -> str:
-    found = hashlib.sha256()
-    for leaf in leaves:
-        found.update(f"{leaf.dtype} {leaf.shape}".encode())
-        found.update(np.ascontiguousarray(np.asarray(leaf)).tobytes())
-    return found.hexdigest()

@@ -9,7 +9,7 @@ from slipstream.config.schema import ArithmeticTask
 from slipstream.core.records import Outcome
 from slipstream.envs.arithmetic import arithmetic
 from slipstream.envs.graders import grade_exact, grade_final_number
-from slipstream.envs.verifiers.verifier import Verifier, failed_canaries
+from slipstream.envs.verifiers.verifier import Verifier, lasting_failures
 from slipstream.runtime.doctor.line import Grade, Line, examined
 
 PART = "verifiers"
@@ -55,7 +55,7 @@ def verifier_lines() -> list[Line]:
 
 def _judged(verifier: Verifier) -> list[Line]:
     with verifier.open(1) as judge:
-        failures = failed_canaries(verifier, judge) and failed_canaries(verifier, judge)  # twice: a busy machine may run out of time
+        failures = lasting_failures(verifier, judge)
     return [_told(verifier.name, failures, len(verifier.canaries()))]
 
 
