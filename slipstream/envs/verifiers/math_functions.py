@@ -84,7 +84,7 @@ def _whole_root(number: int, degree: int) -> int | None:
         root = math.isqrt(number)
     else:
         with mpmath.workdps(number.bit_length() // 3 + 20):
-            root = int(mpmath.nint(mpmath.root(number, degree)))
+            root = _nearest(mpmath.root(number, degree))
     return root if root**degree == number else None
 
 
@@ -136,7 +136,7 @@ def _exact_logarithm(number: Number, base: Number) -> Fraction | None:
     if not (isinstance(number, Fraction) and isinstance(base, Fraction)) or number < 0 or base <= 0 or base == 1:
         return None
     with mpmath.workdps(30):
-        exponent = int(mpmath.nint(mpmath.log(as_mp(number)) / mpmath.log(as_mp(base))))
+        exponent = _nearest(mpmath.log(as_mp(number)) / mpmath.log(as_mp(base)))
     return Fraction(exponent) if abs(exponent) < 10_000 and base**exponent == number else None
 
 
@@ -156,12 +156,12 @@ def _rounded(down: bool) -> Callable[[Number], Number]:
             return Fraction(math.floor(number) if down else math.ceil(number))
         if mpmath.im(number) != 0:
             raise Undefined("rounding of a complex number")
-        if mpmath.isinf(number) or _bits(number) > mpmath.mp.prec:
+        if mpmath.isinf(number) or _bits(number) > 3 * mpmath.mp.dps:  # 3.3 bits a digit
             raise TooLarge("a number too large to round")
-        nearest = mpmath.nint(number)  # a sum of roots that is whole must not fall to either side of itself
+        nearest = _nearest(number)  # a sum of roots that is whole must not fall to either side of itself
         if abs(number - nearest) < mpmath.mpf(10) ** (8 - mpmath.mp.dps):
-            return Fraction(int(nearest))
-        return Fraction(int(mpmath.floor(number) if down else mpmath.ceil(number)))
+            return Fraction(nearest)
+        return Fraction(nearest - (nearest > number) if down else nearest + (nearest < number))
 
     return run
 
@@ -225,6 +225,12 @@ def _bits(found: Any) -> int:
     if mpmath.isnan(size):
         raise Undefined("no number")
     return int(mpmath.mag(size)) if size != 0 and not mpmath.isinf(size) else 0
+
+
+def _nearest(found: Any) -> int:
+    """The whole number next to a real one."""
+    rounded: Any = mpmath.nint(found)
+    return int(rounded)
 
 
 def _inverse(function: Callable[[Any], Any]) -> Callable[[Number], Number]:
