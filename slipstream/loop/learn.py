@@ -67,8 +67,11 @@ class Learn:
         phases: Phases,
         events: Events,
         clock: Clock,
+        peak_flops: float | None = None,
     ) -> None:
+        """`peak_flops`: what the learner's devices reach in large matrix products, FLOP/s; without it there is no `mfu`."""
         self._learner, self._ledger, self._store, self._lessons = learner, ledger, store, lessons
+        self._peak_flops = peak_flops
         self._audit_every, self._counters = audit_every, counters
         self._phases, self._events, self._clock = phases, events, clock
         self._mark = self._read_counters()
@@ -156,7 +159,7 @@ class Learn:
             | ({**batch_metrics(batch.step, batch.rollouts), **refill_metrics(batch)} if batch.rollouts else {})
             | learned
             | offpolicy_metrics(learned, mismatch.get("mismatch_abs_mean"))
-            | interval_metrics(interval, learned["tokens"])
+            | interval_metrics(interval, learned, self._peak_flops)
             | mismatch
         )
 

@@ -61,13 +61,19 @@ def offpolicy_metrics(learned: Mapping[str, float], mismatch: float | None) -> d
     return {"offpolicy_mismatch": mismatch, "offpolicy_lag": max(0.0, learned["offpolicy"] - mismatch)}
 
 
-def interval_metrics(interval: Interval, trained_tokens: float) -> dict[str, Any]:
-    """Speeds and idle shares since the last step."""
-    seconds = max(interval.seconds, 1e-9)
+def interval_metrics(interval: Interval, learned: Mapping[str, float], peak_flops: float | None = None) -> dict[str, Any]:
+    """Speeds and idle shares since the last step.
+
+    `mfu`, model FLOP utilisation, is the useful operations a second of the learner's phase `step` as a share of `peak_flops`, what its
+    devices reach in large matrix products; None where either is not known.
+    """
+    seconds, step_s = max(interval.seconds, 1e-9), interval.learner_phases.get("step", 0.0)
+    known = peak_flops is not None and "model_flops" in learned and step_s > 0
     return {
-        "tokens_per_second": trained_tokens / seconds,
+        "tokens_per_second": learned["tokens"] / seconds,
         "sampler_tokens_per_second": interval.sampled_tokens / seconds,
         "sampler_idle": min(1.0, interval.sampler_wait_s / seconds),
         "learner_idle": min(1.0, interval.learner_phases.get("wait", 0.0) / seconds),
+        "mfu": learned["model_flops"] / step_s / peak_flops if known else None,
         "phase_seconds": {phase: round(value, 6) for phase, value in interval.learner_phases.items()},
     }

@@ -99,6 +99,7 @@ def assemble(
         phases=learner_phases,
         events=events,
         clock=clock,
+        peak_flops=learner.peak_flops,
     )
     roles = Roles(
         learn=learn,

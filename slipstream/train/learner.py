@@ -44,6 +44,7 @@ from slipstream.train.statistics import joined, step_statistics, value_statistic
 from slipstream.train.step_columns import StepColumns, token_table
 from slipstream.train.update import Layout, TokenStatistics, accumulate, apply_gradient, fresh_state, score, values, zero_gradient
 from slipstream.train.update_metrics import Update, expert_metrics, losses, summed_loss, update_metrics, value_loss
+from slipstream.train.utilization import ADAPTERS, FULL, product_rate, useful_flops
 from slipstream.train.value_head import Learned, Valued, ValueHead, fresh_head, moved_of, policy_of, with_head, with_moved
 
 
@@ -102,6 +103,11 @@ class Learner:
     def version(self) -> int:
         return self._version
 
+    @property
+    def peak_flops(self) -> float:
+        """FLOP/s that its devices reach in large matrix products of its precision; measured at the first call."""
+        return self._placement.devices * product_rate(jnp.dtype(COMPUTE[self._config.model.learner_precision]).name)
+
     def weights(self) -> WeightVersion:
         """The present version, for samplers: whole, on one device of this process."""
         return WeightVersion(lineage=self._lineage, version=self._version, params=self._copies.of(self._policy))
@@ -159,6 +165,7 @@ class Learner:
             | update_metrics(updates)
             | ({"value_loss": value_loss(updates)} | value_statistics(sequences) if self._head else {})
             | {"tokens": float(trained_tokens(sequences)), "lr": rate, "padding_waste": padding_waste(microbatches)}
+            | {"model_flops": useful_flops(self._spec, microbatches, ADAPTERS if isinstance(self._policy, Adapted) else FULL)}
         )
 
     def score(self, sequences: Sequence[TrainingSequence], weights: WeightVersion, temperature: float | None = None) -> list[np.ndarray]:

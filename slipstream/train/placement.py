@@ -38,6 +38,11 @@ class DevicePlacement:
         """Devices, or groups of them, that each have their own rows of a microbatch."""
         return row_shares(self.mesh)
 
+    @property
+    def devices(self) -> int:
+        """Those that compute."""
+        return self.mesh.size if self.mesh else 1
+
     def active(self) -> AbstractContextManager[None]:
         """Within it the programs of this thread compute on the mesh."""
         return jax.set_mesh(self.mesh) if self.mesh else nullcontext()

@@ -73,15 +73,16 @@ def test_tasks_without_form_or_style_have_no_such_figures() -> None:
 
 def test_speeds_and_idle_shares_by_hand() -> None:
     interval = Interval(seconds=4.0, learner_phases={"wait": 1.0, "step": 3.0}, sampler_wait_s=0.5, sampled_tokens=200)
-    assert interval_metrics(interval, 100.0) == {
+    assert interval_metrics(interval, {"tokens": 100.0, "model_flops": 6e9}, peak_flops=8e9) == {
         "tokens_per_second": 25.0,
         "sampler_tokens_per_second": 50.0,
         "sampler_idle": 0.125,
         "learner_idle": 0.25,
+        "mfu": 0.25,
         "phase_seconds": {"wait": 1.0, "step": 3.0},
     }
 
 
 def test_shares_stay_shares_when_clocks_disagree_a_little() -> None:
-    row = interval_metrics(Interval(seconds=0.0, learner_phases={"wait": 0.1}, sampler_wait_s=0.1, sampled_tokens=0), 0.0)
-    assert (row["learner_idle"], row["sampler_idle"], row["tokens_per_second"]) == (1.0, 1.0, 0.0)
+    row = interval_metrics(Interval(seconds=0.0, learner_phases={"wait": 0.1}, sampler_wait_s=0.1, sampled_tokens=0), {"tokens": 0.0})
+    assert (row["learner_idle"], row["sampler_idle"], row["tokens_per_second"], row["mfu"]) == (1.0, 1.0, 0.0, None)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.runtime.runs import MODES, TINY, final_weights, finish, rows, run, sets, signal_after, start, tiny
 
-TIMED = {"time", "tokens_per_second", "sampler_tokens_per_second", "sampler_idle", "learner_idle", "phase_seconds"}
+TIMED = {"time", "tokens_per_second", "sampler_tokens_per_second", "sampler_idle", "learner_idle", "mfu", "phase_seconds"}
 DETERMINISTIC = ("sync", "lagged1", "lagged2")
 
 

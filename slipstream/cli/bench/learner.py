@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from slipstream.cli.bench.models import layer_parameters, tell_row
+from slipstream.cli.bench.models import tell_row
 
 LOGPROB_POSITIONS, LOGPROB_VOCABULARY, LOGPROB_WIDTH = 4_096, 32_768, 64  # full logits: 512 MiB, and as much again for their gradient
 
@@ -70,20 +70,19 @@ def _measure(spec, params, sequences, layers: str, remat: bool, repeats: int, li
     config = RunConfig(model=ModelSection.model_validate({"learner_layers": layers, "remat": remat}), batch=batch)
     learner = Learner(config, spec, params)
     learner.begin_reinforcement()
-    seconds, waste = [], 0.0
+    seconds, metrics = [], {}
     for _ in range(repeats + 1):
         started = time.perf_counter()
-        waste = learner.step(sequences)["padding_waste"]
+        metrics = learner.step(sequences)
         seconds.append(time.perf_counter() - started)
     tokens = sum(len(sequence.token_ids) for sequence in sequences)
     best = min(seconds[1:])
-    flops = 6 * (layer_parameters(spec) * tokens + spec.vocab * spec.d_model * sum(int(part.loss_mask.sum()) for part in sequences))
     return {
         "layers": layers,
         "remat": remat,
         "tokens_per_second": round(tokens / best, 1),
-        "mfu": round(flops / best / limits.flops_per_second["float32"], 3),
-        "padding_waste": round(waste, 3),
+        "mfu": round(metrics["model_flops"] / best / limits.flops_per_second["float32"], 3),
+        "padding_waste": round(metrics["padding_waste"], 3),
         "compile_seconds": round(seconds[0] - best, 1),
     }
 
