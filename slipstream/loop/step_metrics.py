@@ -68,12 +68,12 @@ def interval_metrics(interval: Interval, learned: Mapping[str, float], peak_flop
     devices reach in large matrix products; None where either is not known.
     """
     seconds, step_s = max(interval.seconds, 1e-9), interval.learner_phases.get("step", 0.0)
-    known = peak_flops is not None and "model_flops" in learned and step_s > 0
+    most = step_s * (peak_flops or 0.0)
     return {
         "tokens_per_second": learned["tokens"] / seconds,
         "sampler_tokens_per_second": interval.sampled_tokens / seconds,
         "sampler_idle": min(1.0, interval.sampler_wait_s / seconds),
         "learner_idle": min(1.0, interval.learner_phases.get("wait", 0.0) / seconds),
-        "mfu": learned["model_flops"] / step_s / peak_flops if known else None,
+        "mfu": learned["model_flops"] / most if most and "model_flops" in learned else None,
         "phase_seconds": {phase: round(value, 6) for phase, value in interval.learner_phases.items()},
     }
