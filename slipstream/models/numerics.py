@@ -7,7 +7,8 @@ fixed size from position 0 (`attention/paged.py`); (e) exp and log are taken of 
 here is all that differs.
 
 XLA's CPU compiler (jax 0.10) drops barriers before it fuses, and then joins a product and a sum into one rounding wherever
-they meet; programs in exact mode are compiled without that pass. `barriers_hold` asks whether it worked.
+they meet; programs in exact mode are compiled without that pass. `barriers_hold` asks whether it worked. Tiles are taken together, up
+to the number of rows at which this device was found to give the same bits (`row_classes`).
 
 Only the forward pass must be exact: the backward pass of a tiled product is one product over all rows.
 """
@@ -21,6 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from slipstream.models.row_classes import rows_at_once
+
 REVISION = 1  # of the order of operations; workers with different ones are not aligned
 
 
@@ -29,7 +32,7 @@ class Numerics:
     """Hashable, so a static argument."""
 
     exact: bool = False
-    row_tile: int = 16  # rows of every matrix product in exact mode; never 1, whose kernel is another
+    row_tile: int = 16  # every matrix product of exact mode gives the bits of one of so many rows; never 1, whose kernel is another
     query_tile: int = 8  # rows of one sequence that attend together where many are at hand (learning, prefill)
 
     def seal(self, x: jax.Array) -> jax.Array:
@@ -53,13 +56,15 @@ class Numerics:
         if not self.exact:
             return x @ matrix
         flat = x.reshape(-1, x.shape[-1])
-        found: Any = _tiled(self.row_tile, flat, matrix)
+        rows = rows_at_once(self.row_tile, *flat.shape, matrix.shape[1], flat.dtype.name, _compiler_options())
+        found: Any = _tiled(rows, flat, matrix)
         return found.reshape(*x.shape[:-1], matrix.shape[1])
 
 
 FAST, EXACT = Numerics(), Numerics(exact=True)
 _KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 FEW_TILES = 4  # so many tiles are written out: a loop costs more than it saves
+HALVINGS = 4  # of a tree sum in one pass over the numbers
 _VECTOR = 16  # elements of the widest vector of any CPU
 
 
@@ -122,13 +127,18 @@ def no_gradient(integers: jax.Array) -> np.ndarray:
 
 
 def _tree_sum(x: jax.Array) -> jax.Array:
-    """Pairs are added until one number is left, each sum rounded by itself; the order depends on the length alone."""
+    """Halves are added until one number is left, each sum rounded by itself; the order depends on the length alone.
+
+    A few halvings share a pass: only sums are in it, which the compiler may neither join nor reorder.
+    """
     length = x.shape[-1]
     padded = 1 << max(0, length - 1).bit_length()
     x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, padded - length)])
     while padded > 1:
-        padded //= 2
-        x = jax.lax.optimization_barrier(x[..., :padded] + x[..., padded:])
+        for _ in range(min(HALVINGS, padded.bit_length() - 1)):
+            padded //= 2
+            x = x[..., :padded] + x[..., padded:]
+        x = jax.lax.optimization_barrier(x)
     return jax.lax.optimization_barrier(x)
 
 
