@@ -11,8 +11,8 @@ COLOURS = ("#2f66c4", "#c96a1b", "#1b8a78", "#7657c5", "#9a7b13", "#c0446b", "#4
 Scale = Callable[[float], float]
 
 INK, MUTED, RULE = "#1d1f24", "#686c76", "#e4e1d9"
-WIDTH, HEIGHT = 520, 300  # of one panel, pixels
-LEFT, RIGHT, TOP, BOTTOM = 52, 150, 40, 44
+WIDTH, HEIGHT = 560, 300  # of one panel, pixels
+LEFT, RIGHT, TOP, BOTTOM = 52, 176, 40, 44
 NAME_GAP = 14  # least distance of two names at line ends, pixels
 
 

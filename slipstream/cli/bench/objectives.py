@@ -31,7 +31,7 @@ def objectives_command(
     policy = warm_policy(toy_config({}, 0, seed))
     rows: list[dict[str, Any]] = []
     for name in objective or [*OBJECTIVES, "decoupled_ppo + LoRA"]:
-        adapters = ("model.lora.rank=16", "optimizer.learning_rate=1e-3") if name.endswith("LoRA") else ()
+        adapters = ("model.lora.rank=16", "optimizer.learning_rate=4e-4") if name.endswith("LoRA") else ()
         config = toy_config({"name": name.split(" ")[0]}, LAG, seed, *adapters)
         rows.append(_tell({"objective": name} | toy_run(config, policy, EVALUATED)))
     if picture:
