@@ -3,7 +3,9 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +14,12 @@ import typer
 from slipstream.config.load import load_config
 from slipstream.config.schema import RunConfig
 from slipstream.core.errors import UsageError
+from slipstream.runtime.outcome import Finished, Interrupted
+from slipstream.runtime.stop import STOPPED, StopFlag, installed
+from slipstream.telemetry.progress import Progress
+from slipstream.telemetry.run_directory import RunDirectory
+
+Job = Callable[[RunConfig, RunDirectory, Progress, StopFlag], Finished]
 
 
 def train_command(
@@ -26,7 +34,11 @@ def train_command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --run-dir from its last checkpoint; RECIPE may be left out.")
     ] = False,
-    on: Annotated[str, typer.Option(help="Where the roles run: embedded (threads of this process).")] = "embedded",
+    on: Annotated[
+        str, typer.Option(help="Where the roles run: embedded (threads of this process) or processes (of this machine).")
+    ] = "embedded",
+    samplers: Annotated[int, typer.Option(help="Sampler processes, with --on processes.", min=1)] = 1,
+    lease: Annotated[float, typer.Option(help="With --on processes: seconds after which a role that is not heard of is gone.")] = 30.0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on standard error.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on standard output.")] = False,
 ) -> None:
@@ -34,8 +46,10 @@ def train_command(
 
     Example: slipstream train quickstart --set mode.kind=sync --set mode.eta=0
     """
-    if on != "embedded":
-        raise UsageError(f"--on {on} is not available; this version runs --on embedded")
+    if on not in ("embedded", "processes"):
+        raise UsageError(f"--on {on} is not available; this version runs --on embedded or --on processes")
+    if lease <= 0:
+        raise UsageError(f"--lease {lease:g}: must be above 0 seconds")
     if resume and run_dir is None:
         raise UsageError("--resume needs --run-dir DIR: the directory of the run to go on with")
     if resume and set_ and recipe is None:
@@ -43,23 +57,35 @@ def train_command(
     if recipe is None and not resume:
         raise UsageError("no recipe given; try: slipstream train quickstart")
     config = load_config(recipe, set_ or []) if recipe else None
-    _run(config, run_dir or _new_directory(recipe or "run"), resume, quiet, as_json)
+    jobs = {"embedded": _embedded, "processes": partial(_processes, samplers=samplers, lease_s=lease)}
+    _run(config, run_dir or _new_directory(recipe or "run"), jobs[on], resume, quiet, as_json)
 
 
-def _run(config: RunConfig | None, run_dir: Path, resume: bool, quiet: bool, as_json: bool) -> None:
+def _embedded(config: RunConfig, directory: RunDirectory, progress: Progress, stop: StopFlag) -> Finished:
+    from slipstream.runtime.train import train
+
+    return train(config, directory, progress, stop)
+
+
+def _processes(
+    config: RunConfig, directory: RunDirectory, progress: Progress, stop: StopFlag, *, samplers: int, lease_s: float
+) -> Finished:
+    from slipstream.runtime.processes.train import train
+
+    return train(config, directory, progress, stop, samplers=samplers, lease_s=lease_s)
+
+
+def _run(config: RunConfig | None, run_dir: Path, job: Job, resume: bool, quiet: bool, as_json: bool) -> None:
     from slipstream.runtime.opening import discard_run, open_run
 
     begun, directory = open_run(config, run_dir, resume)
 
-    # jax starts here, after everything that can be refused without it
-    from slipstream.runtime.stop import STOPPED, StopFlag, installed
-    from slipstream.runtime.train import Interrupted, train
     from slipstream.telemetry.progress import make_progress
 
     progress = make_progress(sys.stderr, quiet)
     try:
         with installed(StopFlag()) as stop:
-            finished = train(begun, directory, progress, stop)
+            finished = job(begun, directory, progress, stop)  # jax starts here, after everything that can be refused without it
     except Interrupted as interrupted:
         progress.finish()
         print(f"slipstream: {interrupted}", file=sys.stderr)
@@ -74,7 +100,7 @@ def _run(config: RunConfig | None, run_dir: Path, resume: bool, quiet: bool, as_
     _tell(finished, quiet, as_json)
 
 
-def _tell(finished, quiet: bool, as_json: bool) -> None:
+def _tell(finished: Finished, quiet: bool, as_json: bool) -> None:
     from rich.console import Console
 
     from slipstream.telemetry.summary import before_after, summary_table
@@ -91,7 +117,7 @@ def _tell(finished, quiet: bool, as_json: bool) -> None:
     console.print(f"checkpoint  {finished.directory / 'checkpoints'}", highlight=False)
 
 
-def _result(finished) -> dict:
+def _result(finished: Finished) -> dict:
     last = finished.metrics[-1]
     return {
         "run_dir": str(finished.directory),

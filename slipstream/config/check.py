@@ -3,8 +3,20 @@
 from collections.abc import Sequence
 
 from slipstream.config.objective_checks import objective_problems
-from slipstream.config.schema import ArithmeticTask, PretrainedModel, RowsTask, RunConfig, ScratchModel, Section, SumsTask
+from slipstream.config.schema import (
+    ArithmeticTask,
+    PretrainedModel,
+    ProductsTask,
+    RowsTask,
+    RunConfig,
+    ScratchModel,
+    Section,
+    SumsTask,
+    WordsTask,
+)
 from slipstream.core.errors import Problem
+
+OWN_ALPHABET = (ArithmeticTask, ProductsTask)  # tasks of characters, for models from scratch; they have demonstrations
 
 
 def contradictions(config: RunConfig) -> list[Problem]:
@@ -36,7 +48,8 @@ def _mode(config: RunConfig) -> list[Problem]:
         return [_problem("mode.eta", eta, "sync means eta = 0; set mode.eta=0, or mode.kind to lagged or inflight")]
     if kind != "sync" and eta == 0:
         return [_problem("mode.eta", eta, f"{kind} needs eta of at least 1; eta = 0 is mode.kind=sync")]
-    return []
+    fixed = f"with mode.kind={kind} each batch takes its own prompts and waits for them" if kind != "inflight" else ""
+    return _without_effect(config.mode, "mode", ("staleness",), fixed)
 
 
 def _swaps(config: RunConfig) -> list[Problem]:
@@ -167,18 +180,33 @@ def _model_and_task(config: RunConfig) -> list[Problem]:
             problems.append(_problem("model.source.kv_heads", source.kv_heads, f"must divide model.source.heads = {source.heads}"))
         if source.d_model % source.heads or (source.d_model // source.heads) % 2:
             problems.append(_problem("model.source.d_model", source.d_model, "d_model / heads must be a whole, even number (rotary pairs)"))
-        if not isinstance(task, ArithmeticTask):
+        if not isinstance(task, OWN_ALPHABET):
             problems.append(_problem("model.source.kind", source.kind, f"task {task.kind} speaks words; it needs a pretrained model"))
-    if isinstance(source, PretrainedModel) and isinstance(task, ArithmeticTask):
+    if isinstance(source, PretrainedModel) and isinstance(task, OWN_ALPHABET):
         problems.append(_problem("task.kind", task.kind, "has an alphabet of its own; with a pretrained model use task.kind=sums or rows"))
-    if config.warm_start.stages and not isinstance(task, ArithmeticTask):
+    if config.warm_start.stages and not isinstance(task, OWN_ALPHABET):
         problems.append(
             _problem("warm_start.stages", len(config.warm_start.stages), f"task {task.kind} has no demonstrations; remove them")
         )
+    if isinstance(task, WordsTask):
+        problems += _tools(task)
     if isinstance(task, RowsTask):
         problems += _rows_task(task)
     if isinstance(task, SumsTask) and task.digits == 1 and task.one_digit_share:
         problems.append(_problem("task.one_digit_share", task.one_digit_share, "with task.digits=1 all numbers have one digit; remove it"))
+    return problems
+
+
+def _tools(task: WordsTask) -> list[Problem]:
+    own = task.environment if isinstance(task, RowsTask) else ""
+    none = "" if task.tools or own else "there are no task.tools" + (" and no task.environment" if isinstance(task, RowsTask) else "")
+    problems = _without_effect(task, "task", ("max_turns", "step_seconds", "episode_seconds"), none)
+    if "search" not in task.tools:
+        problems += _without_effect(task, "task", ("search_file",), "search is none of task.tools")
+    elif not task.search_file:
+        problems.append(_problem("task.search_file", task.search_file, "the tool search needs a file to search; give one"))
+    if len(set(task.tools)) < len(task.tools):
+        problems.append(_problem("task.tools", list(task.tools), "each tool once is enough"))
     return problems
 
 
@@ -187,6 +215,9 @@ def _rows_task(task: RowsTask) -> list[Problem]:
     formless = "a function of your own says the whole reward" if task.reward else formless
     problems = _without_effect(task, "task", ("format_weight",), formless)
     problems += _without_effect(task, "task", ("grader",), f"task.reward={task.reward} judges instead" if task.reward else "")
+    own = f"task.environment={task.environment} judges, and answers, instead" if task.environment else ""
+    problems += _without_effect(task, "task", ("grader", "reward", "tools", "format_weight"), own)
+    problems += _without_effect(task, "task", ("reward_seconds", "reward_workers"), "" if task.reward else "there is no task.reward")
     if task.curriculum == "none":
         problems += _without_effect(task, "task", ("pass_rates",), "task.curriculum is none")
     elif not task.pass_rates:

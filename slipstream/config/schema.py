@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 HeldOut = Annotated[float, Field(gt=0.0, le=0.5)]
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -99,6 +100,22 @@ class ArithmeticTask(Section):
     """Share of all problems, chosen by hash, that is never trained on; at most a half."""
 
 
+class ProductsTask(Section):
+    """Generated products, answered by characters after a `#`, with a calculator to ask: the smallest task of several turns."""
+
+    kind: Literal["products"] = "products"
+    digits: Annotated[int, Field(ge=1, le=4)] = 2
+    """Digits of both numbers."""
+    held_out: HeldOut = 0.1
+    """Share of all problems, chosen by hash, that is never trained on; at most a half."""
+    max_turns: Annotated[int, Field(ge=1)] = 4
+    """Turns of the model in one episode; one that has not answered by then has given no answer."""
+    step_seconds: float = Field(default=10.0, gt=0)
+    """Longest time for one answer of the environment; past it the episode is a timeout, and never a reward."""
+    episode_seconds: float = Field(default=600.0, gt=0)
+    """Longest time from the environment's first answer to its last one, generation between them included."""
+
+
 class SumsTask(Section):
     """Addition asked in words through the chat template, with the answer's turn opened: `3+4=`."""
 
@@ -122,6 +139,16 @@ class WordsTask(Section):
     """Reward for having the asked form, apart from correctness; 0 leaves correctness alone."""
     max_prompt_tokens: Positive = 256
     """Rows with longer prompts are counted and left out."""
+    tools: tuple[Literal["calculator", "python", "search"], ...] = ()
+    """Tools that the model may call, in its chat template's own format, before it answers; empty: one turn, the answer."""
+    search_file: str = ""
+    """What the tool `search` searches: a file of rows with `text` and, where there is one, `title`."""
+    max_turns: Annotated[int, Field(ge=1)] = 8
+    """With tools: turns of the model in one episode; one that has not answered by then has given no answer."""
+    step_seconds: float = Field(default=60.0, gt=0)
+    """With tools: longest time for the calls of one turn; past it the episode is a timeout, and never a reward."""
+    episode_seconds: float = Field(default=1800.0, gt=0)
+    """With tools: longest time from the first call to the verdict, generation between them included."""
 
 
 class RowsTask(WordsTask):
@@ -146,6 +173,13 @@ class RowsTask(WordsTask):
     """`auto`: the named task's own. `final_number` compares the number after `####` or else the last; `exact` the whole reply."""
     reward: str = ""
     """A Python function instead of a grader: module:function or path/to/file.py:function, called as reward(row, response) -> float."""
+    reward_seconds: float = Field(default=30.0, gt=0)
+    """Longest time of one call of that function, after which its process is ended and the sample has no verdict (`timeout`)."""
+    reward_workers: Positive = 2
+    """Processes that call it."""
+    environment: str = ""
+    """A class of your own instead of a grader and tools, for episodes of several turns: module:Class or path/to/file.py:Class, made
+    as Class(row) for each sample; docs/environments.md says what it has to have."""
     bad_rows: Literal["skip", "refuse"] = "skip"
     """Rows that cannot be used are left out and counted, or end the start of the run with one error that lists them."""
     decontaminate_words: Count = 13
@@ -188,7 +222,7 @@ class GymTask(WordsTask):
     """Settings of the data set's own, e.g. min_terms and max_terms of basic_arithmetic."""
 
 
-Task = Annotated[ArithmeticTask | SumsTask | RowsTask | CountdownTask | GymTask, Field(discriminator="kind")]
+Task = Annotated[ArithmeticTask | ProductsTask | SumsTask | RowsTask | CountdownTask | GymTask, Field(discriminator="kind")]
 
 
 class WarmStage(Section):
@@ -222,6 +256,11 @@ class ModeSection(Section):
     """`sync`: version v samples batch v. `lagged`: batch t is sampled by version t - eta. `inflight`: samplers never stop."""
     eta: Count = 2
     """The largest age in versions at which a token may be trained (0 for sync; the lag for lagged)."""
+    staleness: Literal["wait", "drop", "requeue"] = "wait"
+    """What becomes of a group that would be older than eta when its batch is made. `wait`: nothing, as batches wait for slow groups, and
+    all that is sampled is trained on. `drop`: batches wait for nobody, the group is dropped and a further prompt takes its place.
+    `requeue`: the same, but its prompt is sampled anew. Both spare waiting and are unfair to long answers, which grow old most often
+    (the ledger counts their lengths); only for inflight."""
 
 
 class SamplingSection(Section):
@@ -230,7 +269,7 @@ class SamplingSection(Section):
     temperature: float = Field(default=1.0, gt=0)
     """Softmax temperature of training samples; the learner scores at the same one."""
     max_new_tokens: Positive = 21
-    """Longest completion, the stop token included."""
+    """Longest completion, the stop token included; of an episode: all turns, those of the environment included."""
     slots: Positive = 64
     """Samples that run at once in one engine; fewer than a batch, so that new weights meet running samples."""
     tokens_per_dispatch: Positive = 4
@@ -455,6 +494,16 @@ class CheckpointSection(Section):
     where every_steps is a multiple of evaluation.every_steps."""
 
 
+class WatchdogSection(Section):
+    """How long a role may be in one phase without getting on; then the run ends, or the role's process, with that cause."""
+
+    seconds: Seconds = 1_200.0
+    """Seconds for every phase without a limit of its own. Twenty minutes are more than the compilation of a large step."""
+    phases: dict[str, Seconds] = {"checkpoint": 300.0, "load": 600.0, "publish": 600.0, "evaluate": 7_200.0}
+    """Seconds by phase: generate and load of samplers; step, pack, audit, reference, values, publish and checkpoint of the learner;
+    evaluate, which is one phase from its first to its last prompt."""
+
+
 class RunConfig(Section):
     """The whole tree; saved as run.toml in every run directory."""
 
@@ -486,6 +535,8 @@ class RunConfig(Section):
     """Held-out scores."""
     checkpoint: CheckpointSection = CheckpointSection()
     """What survives."""
+    watchdog: WatchdogSection = WatchdogSection()
+    """What counts as hung."""
 
     @property
     def samples_per_step(self) -> int:

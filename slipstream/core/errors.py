@@ -47,6 +47,14 @@ class TransitionError(SlipstreamError):
     """A ledger event that the state machine does not allow in its present state: a bug, never data."""
 
 
+class StaleEpoch(SlipstreamError):
+    """A worker whose lease has ended, or that has joined anew since, or never did: it must join (again) before it goes on."""
+
+
+class RolloutRefused(SlipstreamError):
+    """Something handed in that no run takes (NaN log-probs, wrong shapes, unknown ticket, another run or lineage). Nothing changed."""
+
+
 def near_names(name: str, known: Iterable[str]) -> str:
     """A hint naming the known names closest to `name`, or all of them where none is close."""
     names = sorted(known)

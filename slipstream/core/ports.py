@@ -12,8 +12,12 @@ import numpy as np
 from slipstream.core.records import (
     Batch,
     Demonstration,
+    EnvironmentTurn,
+    EpisodeEnd,
+    ModelTurn,
     Outcome,
     Prompt,
+    Receipt,
     Rollout,
     Sample,
     SampleRequest,
@@ -57,6 +61,14 @@ class Sampler(Protocol):
         ...
 
 
+class Interruptible(Protocol):
+    """A sampler whose unfinished samples can be carried on elsewhere (`SampleRequest.drawn`)."""
+
+    def drawn(self, key: tuple[str, int], start: int = 0) -> tuple[list[int], list[float], list[int]]:
+        """Tokens, log-probs and versions from the `start`-th on that a sample has drawn so far; empty where it has not begun."""
+        ...
+
+
 class Learner(Protocol):
     """Trains. Steps are numbered from 0; after step s the policy version is s + 1."""
 
@@ -92,6 +104,35 @@ class Grader(Protocol):
     """Judges a completion."""
 
     def grade(self, prompt: Prompt, completion_text: str) -> Outcome: ...
+
+
+EpisodeKey = tuple[str, int]
+"""Ticket id (or another name of the prompt) and sample index."""
+
+
+class Environments(Protocol):
+    """Answers model turns beside generation: with the verdict, or with what an environment says. Only `wait` and `close` block."""
+
+    @property
+    def interactive(self) -> bool:
+        """False where the first turn of every episode is its last."""
+        ...
+
+    def answer(self, key: EpisodeKey, prompt: Prompt, turn: ModelTurn) -> None:
+        """Begin to answer a turn; an episode begins with its first. Its next turn comes after this one's answer."""
+        ...
+
+    def answered(self) -> list[tuple[EpisodeKey, EnvironmentTurn | EpisodeEnd]]:
+        """The answers that have come since the last call, in any order. Raises what a grader fell over."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until there is an answer, or a failure to raise; False when there was none in the time."""
+        ...
+
+    def close(self) -> None:
+        """End everything; what is unanswered never will be."""
+        ...
 
 
 class TextCodec(Protocol):
@@ -164,8 +205,11 @@ class Ledger(Protocol):
         """Up to `tickets` tickets that admission allows now; an empty list means ask again later."""
         ...
 
-    def submit(self, rollouts: Sequence[Rollout]) -> None:
-        """Hand in finished, graded rollouts. Duplicates are turned away and counted."""
+    def submit(self, rollouts: Sequence[Rollout]) -> list[Receipt]:
+        """Hand in finished, graded rollouts; says what became of each, in order. First write wins; the rest is counted.
+
+        Raises RolloutRefused, and takes none of them, where one could not be of this run.
+        """
         ...
 
     def batch(self, step: int) -> Batch | None:

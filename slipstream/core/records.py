@@ -41,6 +41,8 @@ class Outcome:
     format_ok: bool | None = None  # the answer had the asked form; apart from correctness, None where there is no form
     style: str = ""  # a task's own label of how the answer was given, e.g. "worked"
     detail: str = ""  # for people: what was compared
+    calls: int = 0  # of tools in the episode
+    failed_calls: int = 0  # those of them that were answered with an error
 
     def __post_init__(self) -> None:
         if self.kind in (OutcomeKind.VALUE, OutcomeKind.WRONG) and self.reward is None:
@@ -63,6 +65,17 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Partial:
+    """The tokens so far of a sample that still runs; whoever claims its ticket next goes on from them after one prefill."""
+
+    ticket_index: int
+    sample: int
+    completion_ids: np.ndarray  # int32 [tokens], at least one
+    logprobs: np.ndarray  # float32 [tokens]
+    versions: np.ndarray  # int32 [tokens]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
     """A unit of sampling work: one group of one prompt."""
 
@@ -73,6 +86,49 @@ class Ticket:
     samples: tuple[int, ...]  # sample indices still to draw; all of the group unless some came in before a restart
     version_floor: int  # oldest policy version that may sample it
     version_pinned: int | None  # the one version that must sample it (sync, lagged), or None (inflight)
+    partials: tuple[Partial, ...] = ()  # what earlier holders had drawn of `samples`, where they sent it; at most one a sample
+
+
+class Receipt(StrEnum):
+    """What became of a rollout that was handed in."""
+
+    ACCEPTED = "accepted"  # it is in (or counted as dropped, where it carries no reward)
+    DUPLICATE = "duplicate"  # the same was in already
+    CONFLICT = "conflict"  # another one was in already: first write wins
+    CLOSED = "closed"  # its ticket takes no more samples
+    STALE = "stale"  # its tokens are of versions that its ticket does not take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """A worker's right to take part, for `lease_s` after each renewal."""
+
+    worker: str  # e.g. "sampler-3"; the same whenever the same incarnation joins
+    epoch: int  # +1 at each join; calls with an older one are refused
+    term: int  # starts of the coordinator
+    lineage: int  # of the run; goes into every rollout
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a worker says of itself when it renews. Ages, not times: clocks of two machines do not compare."""
+
+    tokens: int = 0  # completion tokens drawn so far
+    last_token_s: float = 0.0  # seconds since the last of them
+    last_load_s: float = 0.0  # seconds since the last load of weights
+    phase: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The answer to a renewal."""
+
+    newest: int  # newest committed version
+    oldest: int  # oldest version whose tokens may still be trained
+    lineage: int  # a worker of another one lets go of what it runs
+    drain: bool  # claim nothing more, hand in what runs, leave
+    stop: bool  # the run is over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +146,7 @@ class SampleRequest:
     min_p: float = 0.0  # only tokens at least this share as likely as the likeliest; 0: all
     min_new_tokens: int = 0  # no stop token before so many tokens
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token, addition to its logit)
+    drawn: Partial | None = None  # its first tokens, drawn elsewhere: they count, and the sample goes on after them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +165,31 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTurn:
+    """What the model said in one turn of an episode: what a grader or an environment answers."""
+
+    token_ids: np.ndarray  # int32, the stop token included
+    text: str
+    finish_reason: FinishReason
+    room: int  # tokens left for all that may follow; 0 when the turn used up the episode's limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentTurn:
+    """What an environment says to a model's turn: tokens put behind it, after which the model goes on."""
+
+    token_ids: np.ndarray  # int32, at least one; what the model's next turn has to follow is included, e.g. its opening
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeEnd:
+    """The answer to an episode's last turn."""
+
+    outcome: Outcome
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """One sample with everything needed to train on it. Token ids are the truth; `completion_text` is for people."""
 
@@ -122,7 +204,7 @@ class Rollout:
     prompt_ids: np.ndarray  # int32 [prompt_tokens]
     completion_ids: np.ndarray  # int32 [completion_tokens]
     logprobs: np.ndarray  # float32 [completion_tokens]
-    versions: np.ndarray  # int32 [completion_tokens]
+    versions: np.ndarray  # int32 [completion_tokens]; what the environment wrote carries that of the model's token before it
     loss_mask: np.ndarray  # bool [completion_tokens]; True = the model chose it, False = the environment wrote it
     finish_reason: FinishReason
     outcome: Outcome
@@ -164,8 +246,9 @@ class Batch:
 
     step: int  # 0-based; training on it makes version step + 1
     rollouts: tuple[Rollout, ...]  # groups contiguous, sample index ascending
-    dropped: tuple[Rollout, ...] = ()  # of the groups without signal that were left out
-    refilled_groups: int = 0  # those groups, each replaced by a further prompt's
+    dropped: tuple[Rollout, ...] = ()  # of groups that were left out: first those without signal, then those grown too old
+    refilled_groups: int = 0  # the groups without signal, each replaced by a further prompt's
+    stale_samples: int = 0  # so many at the end of `dropped` are of groups grown too old
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +283,7 @@ class Demonstration:
 
     prompt_ids: np.ndarray  # int32
     completion_ids: np.ndarray  # int32, the stop token included
+    loss_mask: np.ndarray | None = None  # bool [completion_tokens]; False = an environment wrote it; None: all is the model's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ from slipstream.models.spec import ModelSpec
 from slipstream.models.weight import Precision
 from slipstream.telemetry.events import Events, NullEvents
 
+OnSwap = Literal["keep", "recompute", "auto"]  # keys and values of older weights
 PREFILL_TOKENS = 128  # of one prefill call; fixed, so that shapes (and bits) never depend on load
 PREFILL_CALLS = 8  # at most, before each decode: rows that wait for their prompts cost as much in it as those that draw
 
@@ -71,7 +72,7 @@ class Engine:
         exact: bool = False,
         page_tokens: int = 64,
         pages: int | None = None,
-        on_swap: Literal["keep", "recompute", "auto"] = "keep",
+        on_swap: OnSwap = "keep",
         divergence_limit: float = 0.05,
         events: Events = NullEvents(),
     ) -> None:
@@ -82,7 +83,9 @@ class Engine:
         self._numerics: Numerics = EXACT if exact else FAST
         if exact and not barriers_hold():
             raise RunFailed("exact mode: this compiler does not keep barriers between operations; use numerics = fast")
-        self._on_swap, self._divergence_limit, self._events = on_swap, divergence_limit, events
+        self._on_swap: OnSwap = on_swap
+        self._swap_now: OnSwap = on_swap
+        self._divergence_limit, self._events = divergence_limit, events
         self._known = spec.vocab if spec.known_tokens is None else spec.known_tokens
         if not exact:  # a page need not be longer than any sequence; in exact mode its length is part of the arithmetic
             page_tokens = min(page_tokens, 1 << (max_tokens - 1).bit_length())
@@ -132,7 +135,9 @@ class Engine:
     def free_slots(self) -> int:
         return max(0, self._slots - len(self._requests))
 
-    def load(self, weights: WeightVersion) -> None:
+    def load(self, weights: WeightVersion, on_swap: OnSwap | None = None) -> None:
+        """`on_swap`: what becomes of keys and values this time; None: as the engine does."""
+        self._swap_now = on_swap or self._on_swap
         self._params = self._prepared(weights.params)
         self._version = weights.version
         self._swapped = True
@@ -154,9 +159,9 @@ class Engine:
 
     def submit(self, request: SampleRequest) -> None:
         check_request(request, vocabulary=self._spec.vocab, known=self._known, max_tokens=self._max_tokens)
-        self._scheduler.submit(request.key, request.prompt_ids.tolist(), request.max_new_tokens)
-        raw: list[float] | None = [] if restricts(request, self._known) else None
-        self._requests[request.key] = Request(request=request, raw_logprobs=raw)
+        state = Request.of(request, restricted=restricts(request, self._known))
+        self._scheduler.submit(request.key, [*request.prompt_ids.tolist(), *state.tokens], request.max_new_tokens - len(state.tokens))
+        self._requests[request.key] = state
 
     def abort(self, key: RequestKey) -> Sample | None:
         """End a request now; what it has drawn, or None where no such request is waiting or running.
@@ -178,6 +183,13 @@ class Engine:
         """Tokens, log-probs and versions from the `start`-th on that a request has drawn so far; for streaming."""
         state = self._requests.get(key)
         return (state.tokens[start:], state.logprobs[start:], state.versions[start:]) if state else ([], [], [])
+
+    def drawing(self, key: RequestKey) -> int:
+        """Most tokens that the dispatch in flight draws for a request."""
+        state = self._requests.get(key)
+        if state is None or self._in_flight is None or state.row not in self._in_flight.rows:
+            return 0
+        return min(self._steps, state.request.max_new_tokens - len(state.tokens))
 
     def step(self) -> list[Sample]:
         """Wait for the dispatch in flight, launch the next, return what ended. Nothing to do: an empty list.
@@ -239,14 +251,15 @@ class Engine:
         swapped, self._swapped = self._swapped, False
         if not swapped or not running:
             return
-        measured = self._measured(params) if self._on_swap == "auto" else None
-        keep = self._on_swap == "keep" or (measured is not None and measured <= self._divergence_limit)
+        measured = self._measured(params) if self._swap_now == "auto" else None
+        keep = self._swap_now == "keep" or (measured is not None and measured <= self._divergence_limit)
+        recomputed = self._scheduler.recompute_undrawn() if keep else running
         if not keep:
             self._scheduler.recompute_all()
         self.last_swap = Swap(
             version=self._version,
-            kept=running if keep else 0,
-            recomputed=0 if keep else running,
+            kept=running - recomputed,
+            recomputed=recomputed,
             divergence=measured if measured is not None and isfinite(measured) else None,
         )
         self._events.emit(self.id, "kv_swap", **asdict(self.last_swap))

@@ -21,6 +21,7 @@ def check_request(request: SampleRequest, *, vocabulary: int, known: int, max_to
         *_truncation_problems(request),
         *_stop_problems(request, vocabulary, known),
         *_bias_problems(request.logit_bias, known),
+        *_drawn_problems(request, vocabulary, known),
     ]
     if problems:
         raise ValueError(f"request {request.key}: {'; '.join(problems)}")
@@ -31,6 +32,20 @@ def restricts(request: SampleRequest, known: int) -> bool:
     truncates = 0 < request.top_k < known or request.top_p < 1 or request.min_p > 0
     early_stops = request.min_new_tokens > 0 and bool(request.stop_ids)
     return bool(request.logit_bias) or early_stops or (truncates and request.temperature > 0)
+
+
+def _drawn_problems(request: SampleRequest, vocabulary: int, known: int) -> Iterator[str]:
+    if request.drawn is None:
+        return
+    ids, limit = request.drawn.completion_ids, request.max_new_tokens
+    if len({len(ids), len(request.drawn.logprobs), len(request.drawn.versions)}) > 1:
+        yield f"drawn tokens, log-probs and versions are {len(ids)}, {len(request.drawn.logprobs)} and {len(request.drawn.versions)}"
+    if not 1 <= len(ids) < limit:
+        yield f"{len(ids)} tokens are drawn already; at least 1 and fewer than max_new_tokens = {limit} can be"
+    elif np.min(ids) < 0 or np.max(ids) >= vocabulary or set(ids.tolist()) & set(request.stop_ids):
+        yield f"the tokens drawn already hold a stop id, or one outside the vocabulary of {vocabulary}"
+    if restricts(request, known):
+        yield "tokens are drawn already, whose log-probs before truncation or bias are not known"
 
 
 def _length_problems(request: SampleRequest, vocabulary: int, max_tokens: int) -> Iterator[str]:

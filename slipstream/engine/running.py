@@ -22,6 +22,18 @@ class Request:
     raw_logprobs: list[float] | None = None  # kept for requests that truncate or bias
     versions: list[int] = field(default_factory=list[int])
 
+    @classmethod
+    def of(cls, request: SampleRequest, restricted: bool) -> "Request":
+        """Before its first dispatch; with what was drawn for it elsewhere."""
+        before = request.drawn
+        return cls(
+            request=request,
+            tokens=before.completion_ids.tolist() if before else [],
+            logprobs=before.logprobs.tolist() if before else [],
+            raw_logprobs=[] if restricted else None,
+            versions=before.versions.tolist() if before else [],
+        )
+
     def take(self, drawn: "Arrived", version: int) -> Outcome:
         """Add what a dispatch with weights `version` drew in its row."""
         count = int(drawn.valid[:, self.row].sum())

@@ -44,10 +44,11 @@ class _Sequence:
 
     key: RequestKey
     tokens: list[int]  # prompt, then what was drawn
+    given: int  # of them at the start
     most_tokens: int  # prompt + max_new_tokens
     state: State = State.WAITING
     row: int = -1  # from its first admission to its end
-    epoch: int = -1  # when it was admitted last
+    epoch: int = -1  # when it got its pages
     table: list[int] = field(default_factory=list[int])
     computed: int = 0  # positions from 0 on whose keys and values are in its pages, or will be after the present plan
 
@@ -97,7 +98,7 @@ class Scheduler:
             raise ValueError(f"request {key} has been submitted and has not ended")
         if not tokens or max_new_tokens < 1:
             raise ValueError(f"request {key}: {len(tokens)} prompt + {max_new_tokens} new tokens; at least 1 of each is needed")
-        sequence = _Sequence(key=key, tokens=tokens, most_tokens=len(tokens) + max_new_tokens)
+        sequence = _Sequence(key=key, tokens=tokens, given=len(tokens), most_tokens=len(tokens) + max_new_tokens)
         needed = self._pages_to(sequence.most_tokens - 1)  # the last token drawn is never processed
         if needed > self.pool.pages:
             raise ValueError(
@@ -129,6 +130,16 @@ class Scheduler:
         self._check_recorded()
         while self._running:
             self._preempt_latest()
+
+    def recompute_undrawn(self) -> int:
+        """As `recompute_all`, those of which nothing is drawn yet; they keep their place. How many. For new weights: whatever these
+        then draw rests on them alone.
+        """
+        self._check_recorded()
+        found = [sequence for sequence in self._running if len(sequence.tokens) == sequence.given]
+        for sequence in found:
+            self._release(sequence)
+        return len(found)
 
     def complete(self) -> tuple[Chunk, ...]:
         """The running sequences whose prefill is done, in submit order, each with all its tokens (the newest has no keys and values)."""
@@ -219,13 +230,36 @@ class Scheduler:
         done = 0
         while done < len(self._running):
             sequence = self._running[done]
-            missing = self._pages_due(sequence) - len(sequence.table)
-            if missing <= self.pool.free:
-                self._take(sequence, missing)
+            if self._extend(sequence) if sequence.table else self._furnish(sequence):
                 done += 1
             else:
                 self._preempt_latest()
                 self.preemptions += 1
+
+    def _extend(self, sequence: _Sequence) -> bool:
+        """The pages of one more dispatch, where there are enough."""
+        missing = self._pages_due(sequence) - len(sequence.table)
+        if missing > self.pool.free:
+            return False
+        self._take(sequence, missing)
+        return True
+
+    def _furnish(self, sequence: _Sequence, reserved: int = 0) -> bool:
+        """All the pages of a sequence without any, shared with others of the present weights as far as they begin alike.
+
+        False where there are not enough, `reserved` ones left free.
+        """
+        known = sequence.tokens[:-1]
+        shared = self._index.full_pages(self._epoch, known)
+        own = self._pages_due(sequence) - len(shared)
+        if own + reserved > self.pool.free:
+            return False
+        sequence.epoch = self._epoch
+        self.pool.share(shared)
+        sequence.table.extend(shared)
+        self._take(sequence, own)
+        self._index.add(self._epoch, known, sequence.table)
+        return True
 
     def _admit(self) -> None:
         """Move the head of the queue to the rows as long as there is a row and there are pages. Nobody overtakes the head.
@@ -235,20 +269,12 @@ class Scheduler:
         ahead = sum(self._pages_due(sequence, dispatches=2) - len(sequence.table) for sequence in self._running)
         while self._queue:
             sequence = self._queue[0]
-            known = sequence.tokens[:-1]
-            shared = self._index.full_pages(self._epoch, known)
-            own = self._pages_due(sequence) - len(shared)
-            if own + ahead > self.pool.free or (sequence.row < 0 and not self._free_rows):
+            if (sequence.row < 0 and not self._free_rows) or not self._furnish(sequence, reserved=ahead):
                 return
             self._running.append(self._queue.popleft())
             self._move(sequence, State.RUNNING)
             if sequence.row < 0:
                 sequence.row = heapq.heappop(self._free_rows)
-            sequence.epoch = self._epoch
-            self.pool.share(shared)
-            sequence.table.extend(shared)
-            self._take(sequence, own)
-            self._index.add(self._epoch, known, sequence.table)
             ahead += self._pages_due(sequence, dispatches=2) - len(sequence.table)
 
     def _preempt_latest(self) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from slipstream.config.schema import RowsTask, WordsTask
-from slipstream.core.errors import ConfigError, Problem, UsageError
+from slipstream.core.errors import ConfigError, Problem, RunFailed, UsageError
+from slipstream.core.records import Outcome
 from slipstream.envs.catalog.entry import Entry, Item, PromptForm, read_items, with_fields
 from slipstream.envs.catalog.registry import find_entry
 from slipstream.envs.curation.pass_rates import read_pass_rates
@@ -25,7 +26,7 @@ def rows_plan(config: RowsTask) -> RowsPlan:
     if config.train:
         _refuse_one_file(config)
     entry = with_fields(find_entry(config.name), question=config.question_field, answer=config.answer_field, id=config.id_field)
-    entry = replace(entry, needs_answer=entry.needs_answer and not config.reward)
+    entry = replace(entry, needs_answer=entry.needs_answer and not (config.reward or config.environment))
     grader = _grader(config, entry)
     train, train_notes = _items(config.train, entry, grader, config) if config.train else ([], [])  # none: for evaluation alone
     test, test_notes = _items(config.test, entry, grader, config)
@@ -55,13 +56,20 @@ def own_form(form: PromptForm, config: WordsTask) -> PromptForm:
 
 
 def _grader(config: RowsTask, entry: Entry) -> RowGrader:
+    if config.environment:
+        return RowGrader(name=f"task.environment = {config.environment!r}", problem=lambda _: None, grade=_judged_elsewhere)
     if config.reward:
-        return scored(find_reward(config.reward), config.reward)
+        find_reward(config.reward)  # what cannot be one is refused here, before its processes start
+        return scored(config.reward, config.reward_seconds, config.reward_workers)
     name = entry.grader if config.grader == "auto" else config.grader
     if config.format_weight and name in ("exact", "code"):
         fix = f"has no effect: the grader {name} judges no form; remove it"
         raise ConfigError([Problem(field="task.format_weight", value=str(config.format_weight), fix=fix)])
     return row_grader(name, (*entry.answer, "answer")[0])
+
+
+def _judged_elsewhere(item: Item, reply: str) -> Outcome:
+    raise RunFailed(f"row {item.id}: its environment judges, over several turns; a reply alone cannot be judged")
 
 
 def _items(source: str, entry: Entry, grader: RowGrader, config: RowsTask) -> tuple[list[Item], list[str]]:

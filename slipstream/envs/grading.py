@@ -11,7 +11,7 @@ from slipstream.core.records import Outcome
 from slipstream.envs.catalog.entry import Item, Meaning
 from slipstream.envs.countdown import grade_countdown
 from slipstream.envs.graders import final_number, grade_exact, grade_final_number
-from slipstream.envs.reward_function import RewardFunction, score
+from slipstream.envs.reward_pool import OpenRewards
 from slipstream.envs.verifiers.verifier import Judge, Verifier, lasting_failures
 
 
@@ -43,9 +43,10 @@ def row_grader(name: str, answer_field: str = "answer") -> RowGrader:
     return _verified(name)
 
 
-def scored(function: RewardFunction, address: str) -> RowGrader:
-    """A function of the user as grader."""
-    return RowGrader(name=f"task.reward = {address!r}", problem=_nothing, grade=lambda item, reply: score(function, item.row.fields, reply))
+def scored(address: str, seconds: float, workers: int) -> RowGrader:
+    """A function of the user as grader, called in processes that start with the first reply and end with the program."""
+    rewards = OpenRewards(address, seconds, workers)
+    return RowGrader(name=f"task.reward = {address!r}", problem=_nothing, grade=lambda item, reply: rewards.score(item.row.fields, reply))
 
 
 class OpenJudge:

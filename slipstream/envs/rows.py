@@ -5,8 +5,9 @@ set) is left out at the start and told in `notes`.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -88,11 +89,16 @@ class RowsPlan:
     notes: tuple[str, ...] = ()
 
 
-def rows_task(plan: RowsPlan, seed: int, tokenizer: Tokenizer, chat: ChatTemplate) -> Rows:
-    """Bind a plan to a model's words. Raises UsageError when no row is left to train on or to test with."""
+def rows_task(
+    plan: RowsPlan, seed: int, tokenizer: Tokenizer, chat: ChatTemplate, tools: Sequence[Mapping[str, Any]] | None = None
+) -> Rows:
+    """Bind a plan to a model's words; `tools` are told to the chat template.
+
+    Raises UsageError when no row is left to train on or to test with.
+    """
     kept, notes = without_leaks(plan)
-    training, training_notes = _prompts(kept, plan.train_name, plan, tokenizer, chat)
-    reserved, reserved_notes = _prompts(plan.test, plan.test_name, plan, tokenizer, chat)
+    training, training_notes = _prompts(kept, plan.train_name, plan, tokenizer, chat, tools)
+    reserved, reserved_notes = _prompts(plan.test, plan.test_name, plan, tokenizer, chat, tools)
     return Rows(
         name=plan.name,
         seed=seed,
@@ -127,10 +133,15 @@ def without_leaks(plan: RowsPlan) -> tuple[list[Item], tuple[str, ...]]:
 
 
 def _prompts(
-    items: Sequence[Item], name: str, plan: RowsPlan, tokenizer: Tokenizer, chat: ChatTemplate
+    items: Sequence[Item],
+    name: str,
+    plan: RowsPlan,
+    tokenizer: Tokenizer,
+    chat: ChatTemplate,
+    tools: Sequence[Mapping[str, Any]] | None,
 ) -> tuple[tuple[Prompt, ...], tuple[str, ...]]:
     """The rows as prompts, and a note where some are too long."""
-    prompts = [_prompt(item, plan.form, tokenizer, chat) for item in items]
+    prompts = [_prompt(item, plan.form, tokenizer, chat, tools) for item in items]
     short = tuple(prompt for prompt in prompts if len(prompt.token_ids) <= plan.max_prompt_tokens)
     long = len(prompts) - len(short)
     told = f"{long} of {len(prompts)} prompts exceed task.max_prompt_tokens = {plan.max_prompt_tokens}"
@@ -139,6 +150,6 @@ def _prompts(
     return short, (f"{name}: {told}; left out",) if long else ()
 
 
-def _prompt(item: Item, form: PromptForm, tokenizer: Tokenizer, chat: ChatTemplate) -> Prompt:
-    text = chat.render(form.messages(item.meaning), add_generation_prompt=True)
+def _prompt(item: Item, form: PromptForm, tokenizer: Tokenizer, chat: ChatTemplate, tools: Sequence[Mapping[str, Any]] | None) -> Prompt:
+    text = chat.render(form.messages(item.meaning), add_generation_prompt=True, tools=tools)
     return Prompt(id=item.id, token_ids=tokenizer.encode(text), text=text, answer=item.meaning.answer)

@@ -1,6 +1,7 @@
 """The journal: an append-only SQLite file of events, and the bytes of rollouts that may still be needed. An actor.
 
-Every event is on disk before anyone acts on it. Write-ahead logging survives the death of the process at any instant;
+Beside them, and only to save time: snapshots of the state, and partial tokens of running samples. Every event is on disk before anyone
+acts on it. Write-ahead logging survives the death of the process at any instant;
 `sync` also makes everything so far survive a power cut, and is called before a checkpoint is declared to exist.
 """
 
@@ -17,7 +18,10 @@ from slipstream.telemetry.atomic import disk_space_named
 SCHEMA = """
 create table if not exists event (seq integer primary key, time real not null, kind text not null, body text not null);
 create table if not exists rollout (ticket integer, sample integer, content blob not null, primary key (ticket, sample)) without rowid;
+create table if not exists snapshot (seq integer primary key, content text not null);
+create table if not exists partial (ticket integer, sample integer, content blob not null, primary key (ticket, sample)) without rowid;
 """
+SNAPSHOTS_KEPT = 2
 
 
 class Journal:
@@ -35,20 +39,36 @@ class Journal:
                 self._database.close()
                 raise
 
-    def events(self) -> Iterator[Event]:
-        """All events in order. Raises RunFailed at the first that cannot be read."""
+    def events(self, after: int = 0) -> Iterator[Event]:
+        """All events behind number `after`, in order. Raises RunFailed at the first that cannot be read."""
         with self._failures():
-            for seq, kind, body in self._database.execute("select seq, kind, body from event order by seq"):
+            for seq, kind, body in self._database.execute("select seq, kind, body from event where seq > ? order by seq", (after,)):
                 try:
                     yield decode(kind, body)
                 except (KeyError, TypeError, ValueError) as error:
                     raise RunFailed(f"{self._path} is damaged: its event {seq} cannot be read ({error!r})") from error
 
-    def append(self, time_s: float, events: Sequence[Event], rollouts: Iterable[tuple[int, int, bytes]] = ()) -> None:
-        """Write events and rollout bytes (ticket, sample, content) in one transaction: all of it or nothing."""
+    def length(self) -> int:
+        """The number of the last event; they are numbered from 1 without gaps."""
+        with self._failures():
+            return self._database.execute("select coalesce(max(seq), 0) from event").fetchone()[0]
+
+    def append(
+        self,
+        time_s: float,
+        events: Sequence[Event],
+        rollouts: Iterable[tuple[int, int, bytes]] = (),
+        discarded: Sequence[int] = (),
+    ) -> None:
+        """Write events and rollout bytes (ticket, sample, content) in one transaction: all of it or nothing.
+
+        What is there of `discarded` tickets goes first: they are drawn anew, or can never be asked for again.
+        """
         rows = [(time_s, *encode(event)) for event in events]
         with self._failures(), self._transaction():
             self._database.executemany("insert into event (time, kind, body) values (?, ?, ?)", rows)
+            for table in ("rollout", "partial") if discarded else ():
+                self._database.executemany(f"delete from {table} where ticket = ?", [(ticket,) for ticket in discarded])
             self._database.executemany("insert into rollout values (?, ?, ?)", rollouts)
 
     def rollouts(self, ticket: int) -> dict[int, bytes]:
@@ -56,11 +76,36 @@ class Journal:
         with self._failures():
             return dict(self._database.execute("select sample, content from rollout where ticket = ? order by sample", (ticket,)))
 
-    def forget(self, time_s: float, event: Event, tickets: Sequence[int]) -> None:
-        """Write the event and delete the rollouts of tickets that can never be asked for again."""
+    def save_snapshot(self, content: str) -> None:
+        """A state as it is after the last event; the newest few are kept."""
         with self._failures(), self._transaction():
-            self._database.execute("insert into event (time, kind, body) values (?, ?, ?)", (time_s, *encode(event)))
-            self._database.executemany("delete from rollout where ticket = ?", [(ticket,) for ticket in tickets])
+            self._database.execute("insert or replace into snapshot select max(seq), ? from event", (content,))
+            kept = "select seq from snapshot order by seq desc limit ?"
+            self._database.execute(f"delete from snapshot where seq not in ({kept})", (SNAPSHOTS_KEPT,))
+
+    def snapshots(self) -> list[tuple[int, str]]:
+        """Number of the last event and content of each snapshot, the newest first."""
+        with self._failures():
+            return self._database.execute("select seq, content from snapshot order by seq desc").fetchall()
+
+    def save_partials(self, partials: Iterable[tuple[int, int, bytes]]) -> None:
+        """Partial tokens (ticket, sample, content), in place of earlier ones."""
+        with self._failures(), self._transaction():
+            self._database.executemany("insert or replace into partial values (?, ?, ?)", partials)
+
+    def partials(self, ticket: int) -> list[bytes]:
+        """Partial tokens of a ticket's samples, by sample."""
+        with self._failures():
+            found = self._database.execute("select content from partial where ticket = ? order by sample", (ticket,))
+            return [content for (content,) in found]
+
+    def tickets_with_partials(self) -> set[int]:
+        with self._failures():
+            return {ticket for (ticket,) in self._database.execute("select distinct ticket from partial")}
+
+    def drop_partials(self, tickets: Iterable[int]) -> None:
+        with self._failures(), self._transaction():
+            self._database.executemany("delete from partial where ticket = ?", [(ticket,) for ticket in tickets])
 
     def sync(self) -> None:
         """Force everything written so far to the disk itself, whoever is reading the file meanwhile."""

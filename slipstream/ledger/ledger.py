@@ -1,73 +1,119 @@
 """The ledger of one process: the state machine behind a lock, journalled before it moves. Implements `core.ports.Ledger`.
 
-Opening an existing journal replays it; `restart` then puts the run back to the version of the checkpoint in use.
+Opening an existing journal replays it, from the newest snapshot on, and begins the next term; `restart` then puts the run back to the
+version of the learner's checkpoint. Workers that join hold their tickets for as long as they renew their lease; one that never joined
+(the sampler of an embedded run, which lives and dies with the ledger) holds them until a restart.
 """
 
-import hashlib
 import threading
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from slipstream.core.clock import Clock
-from slipstream.core.codec import rollout_from_bytes, rollout_to_bytes
-from slipstream.core.errors import RunFailed, TransitionError
+from slipstream.core.errors import RunFailed, StaleEpoch, TransitionError
 from slipstream.core.ids import group_id, ticket_id
 from slipstream.core.ports import PromptStream
-from slipstream.core.records import Batch, Rollout, Ticket
-from slipstream.ledger.events import (
-    Batched,
-    Claimed,
-    Event,
-    Forgotten,
-    GroupDropped,
-    Opened,
-    Restarted,
-    SampleDropped,
-    Submitted,
-    Trained,
-    TurnedAway,
-)
+from slipstream.core.records import Batch, Membership, Partial, Progress, Receipt, Rollout, Standing, Ticket
+from slipstream.ledger import moves, rules
+from slipstream.ledger.counters import counters
+from slipstream.ledger.entries import TicketIndex, TicketState
+from slipstream.ledger.events import Event, Forgotten, Opened, Requeued, Started, Submitted, Trained
+from slipstream.ledger.intake import arrival, check_partial
 from slipstream.ledger.journal import Journal
-from slipstream.ledger.rules import ZERO_VARIANCE, Grant, claimable, gives_way, next_batch, surplus, turned_away, wanted_version
+from slipstream.ledger.leases import Leases
+from slipstream.ledger.partials import partial_from_bytes, partial_to_bytes
+from slipstream.ledger.reading import read_batch
+from slipstream.ledger.snapshots import SnapshotError, snapshot_from_text, snapshot_to_text
 from slipstream.ledger.state import LedgerState, Policy
 from slipstream.ledger.transition import apply
+
+LEASE_S = 30.0
+STALLED_S = 1_200.0  # a worker with tickets that draws nothing for so long is as good as dead
+SNAPSHOT_EVENTS = 50_000  # between two snapshots, at least: replaying so many takes about a second
 
 
 class Ledger:
     """Thread-safe. `sequence` grows with every change and `wait_change` sleeps until it does, so that waiting costs nothing."""
 
-    def __init__(self, path: Path, policy: Policy, prompts: PromptStream, clock: Clock) -> None:
-        self._journal = Journal(path)
-        self._prompts, self._clock = prompts, clock
+    def __init__(
+        self,
+        path: Path,
+        policy: Policy,
+        prompts: PromptStream,
+        clock: Clock,
+        *,
+        run_id: str = "",
+        environment_of: rules.EnvironmentOf = rules.one_environment,
+        lease_s: float = LEASE_S,
+        stalled_s: float = STALLED_S,
+        snapshot_events: int = SNAPSHOT_EVENTS,
+        warn: Callable[[str], None] = warnings.warn,
+    ) -> None:
+        """`run_id`: rollouts of other runs are refused ("": any is taken). `environment_of`: whose cap a ticket counts to (`Policy.caps`).
+        `warn` is told of a snapshot that could not be used."""
+        self._path, self._journal = path, Journal(path)
+        self._prompts, self._clock, self._run_id, self._environment_of = prompts, clock, run_id, environment_of
+        self._snapshot_events, self._warn = snapshot_events, warn
+        self._leases = Leases(lease_s, stalled_s)
         self._state = LedgerState(policy=policy)
+        self._unsaved = 0  # events since the last snapshot
+        self._with_partials = set[TicketIndex]()
+        self._draining = set[str]()
+        self._incarnations: dict[str, str] = {}  # worker by incarnation
         self._batch: Batch | None = None
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._sequence = 0
         try:
-            self._replay(path)
+            with self._lock:
+                self._open()
         except RunFailed:
             self._journal.close()
             raise
 
-    def _replay(self, path: Path) -> None:
-        """Come to the journal's state; a new journal begins with the rules."""
-        events = list(self._journal.events())
+    def _open(self) -> None:
+        """Come to the journal's state and begin the next term; a new journal begins with the rules."""
+        first = next(self._journal.events(), None)
+        if first is None:
+            self._append([Opened(**asdict(self._state.policy))], self._state)
+            return
         try:
-            if events and not isinstance(events[0], Opened):
+            if not isinstance(first, Opened):
                 raise TransitionError("its first event is missing")
-            for event in events:
-                self._state = apply(event, self._state)
+            self._state = apply(first, self._state)
+            after, state = self._newest_snapshot() or (1, self._state)
+            for event in self._journal.events(after):
+                state = apply(event, state)
+                self._unsaved += 1
+            self._append([Started()], apply(Started(), state))
         except TransitionError as error:
-            raise RunFailed(f"{path} is damaged, or run.toml was changed since: {error}") from error
-        if not events:
-            with self._lock:
-                self._record([Opened(**asdict(self._state.policy))])
+            raise RunFailed(f"{self._path} is damaged, or run.toml was changed since: {error}") from error
+        self._with_partials = self._journal.tickets_with_partials()
+        for name, worker in self._state.workers.items():
+            self._incarnations[worker.incarnation] = name
+            if worker.here:
+                self._leases.begin(name, self._clock.now_s())
+
+    def _newest_snapshot(self) -> tuple[int, LedgerState] | None:
+        """The newest that is whole and of this journal, with the number of its last event; the journal can do without any."""
+        for seq, content in self._journal.snapshots():
+            try:
+                if seq > self._journal.length():
+                    raise SnapshotError("the journal ends before it")
+                state = snapshot_from_text(content)
+                if state.policy != self._state.policy:
+                    raise SnapshotError("it is of a run with other rules")
+                return seq, state
+            except SnapshotError as error:
+                self._warn(f"{self._path}: the snapshot after event {seq} is not used, and more of the journal is played: {error}")
+        return None
 
     @property
     def state(self) -> LedgerState:
-        """A snapshot; immutable."""
+        """As it is now; immutable."""
         return self._state
 
     @property
@@ -75,13 +121,206 @@ class Ledger:
         """Grows with every change."""
         return self._sequence
 
+    def counters(self) -> dict[str, Any]:
+        """What became of every ticket, sample and submission (`counters.counters`)."""
+        return counters(self._state)
+
     def wait_change(self, seen: int, timeout_s: float) -> bool:
         """Sleep until `sequence` is no longer `seen`, at most `timeout_s`; False when nothing changed."""
         with self._lock:
             return self._changed.wait_for(lambda: self._sequence != seen, timeout_s)
 
+    # Workers
+
+    def join(self, kind: str, incarnation: str, capabilities: Mapping[str, str]) -> Membership:
+        """A worker comes. The same incarnation again is the same worker, one epoch later, with none of the tickets it had."""
+        with self._lock:
+            play = moves.Play(self._state)
+            worker = moves.join(play, kind, incarnation, self._incarnations.get(incarnation), capabilities)
+            self._record(play)
+            self._incarnations[incarnation] = worker
+            self._draining.discard(worker)
+            self._leases.begin(worker, self._clock.now_s())
+            state = self._state
+            return Membership(
+                worker=worker,
+                epoch=state.workers[worker].epoch,
+                term=state.term,
+                lineage=state.lineage,
+                lease_s=self._leases.lease_s,
+            )
+
+    def check(self, worker: str, epoch: int) -> None:
+        """Raises StaleEpoch unless the worker is here under this epoch."""
+        entry = self._state.workers.get(worker)
+        if entry is None or entry.epoch != epoch or not entry.here:
+            known = "it is unknown" if entry is None else f"its epoch is {entry.epoch}, and it {'is here' if entry.here else 'is gone'}"
+            raise StaleEpoch(f"worker {worker} has no lease under epoch {epoch}: {known}; join again")
+
+    def renew(self, worker: str, epoch: int, progress: Progress) -> Standing:
+        """The lease goes on, unless the worker has tickets and has not got on for too long. Raises StaleEpoch."""
+        with self._lock:
+            self.check(worker, epoch)
+            self._leases.renew(worker, progress, bool(self._state.entries.held_by(worker)), self._clock.now_s())
+            state = self._state
+            return Standing(
+                newest=state.version,
+                oldest=max(0, state.batched - state.policy.eta),
+                lineage=state.lineage,
+                drain=worker in self._draining,
+                stop=state.version >= state.policy.steps,
+            )
+
+    def drain(self, worker: str) -> None:
+        """From now on the worker gets no tickets, and is told to leave."""
+        with self._lock:
+            self._draining.add(worker)
+
+    def leave(self, worker: str, epoch: int) -> None:
+        """The worker goes politely: its tickets come back at once. Raises StaleEpoch; said twice it is heard once."""
+        with self._lock:
+            entry = self._state.workers.get(worker)
+            if entry is None or entry.epoch != epoch or entry.here:
+                self.check(worker, epoch)
+                self._depart(worker, "left")
+
+    def expire(self) -> list[str]:
+        """Workers whose lease has ended by now; their tickets are open again. To be called now and then."""
+        with self._lock:
+            ended = list(self._leases.ended(self._clock.now_s()))
+            for worker in ended:
+                self._depart(worker, "expired")
+            return ended
+
+    def progress(self) -> dict[str, Progress]:
+        """What each worker that is here last said of itself."""
+        with self._lock:
+            return self._leases.progress()
+
+    def _depart(self, worker: str, reason: str) -> None:
+        play = moves.Play(self._state)
+        moves.depart(play, worker, reason)
+        self._record(play)
+        self._leases.end(worker)
+        self._draining.discard(worker)
+
+    # Sampling
+
+    def wanted_version(self, newest: int) -> int | None:
+        return rules.wanted_version(self._state, newest, self._environment_of)
+
+    def claim(
+        self, worker: str, tickets: int, loaded_version: int, *, epoch: int | None = None, holding: Collection[TicketIndex] | None = None
+    ) -> list[Ticket]:
+        """As the port says. `epoch`: of a worker that has joined; raises StaleEpoch. `holding`: indices of all tickets that the worker
+        knows it has: others that are leased to it were lost on the way to it, and are open again."""
+        with self._lock:
+            if epoch is not None:
+                self.check(worker, epoch)
+            play = moves.Play(self._state)
+            granted = moves.claim(
+                play,
+                worker,
+                0 if worker in self._draining else tickets,
+                loaded_version,
+                environment_of=self._environment_of,
+                partials_of=self._partials_of,
+                holding=holding,
+            )
+            self._record(play)
+            return [self._ticket(one) for one in granted]
+
+    def submit(self, rollouts: Sequence[Rollout]) -> list[Receipt]:
+        with self._lock:
+            seen = [arrival(self._state, rollout, self._run_id) for rollout in rollouts]
+            play = moves.Play(self._state)
+            receipts: list[Receipt] = []
+            contents: dict[TicketIndex, list[tuple[int, int, bytes]]] = {}
+            for one, content in seen:
+                start = len(play.events)
+                receipts.append(moves.receive(play, one))
+                for event in play.events[start:]:
+                    if isinstance(event, Submitted):
+                        contents.setdefault(one.index, []).append((one.index, one.sample, content))
+                    elif isinstance(event, Requeued):
+                        contents.pop(one.index, None)
+            self._record(play, [row for rows in contents.values() for row in rows])
+            return receipts
+
+    def save_progress(self, worker: str, epoch: int, partials: Sequence[Partial]) -> None:
+        """Keep what running samples have so far, for whoever may have to go on. Raises StaleEpoch or RolloutRefused.
+
+        Those of tickets that are no longer the worker's are left out.
+        """
+        with self._lock:
+            self.check(worker, epoch)
+            for partial in partials:
+                check_partial(self._state, partial)
+            kept = [partial for partial in partials if self._runs(worker, partial)]
+            if kept:
+                self._journal.save_partials([(one.ticket_index, one.sample, partial_to_bytes(one)) for one in kept])
+                self._with_partials.update(one.ticket_index for one in kept)
+
+    def _runs(self, worker: str, partial: Partial) -> bool:
+        """The worker's lease is on this sample, whose tokens are none too old for its ticket."""
+        entry = self._state.entries.get(partial.ticket_index)
+        if entry is None or entry.state is not TicketState.LEASED or entry.worker != worker:
+            return False
+        ended = partial.sample in entry.submitted or partial.sample in entry.dropped
+        return not ended and (self._state.policy.pinned or int(partial.versions.min()) >= entry.floor)
+
+    def _partials_of(self, index: TicketIndex) -> list[Partial]:
+        if index not in self._with_partials:
+            return []
+        left = set(self._left(index))
+        found = [partial_from_bytes(content) for content in self._journal.partials(index)]
+        return [one for one in found if one and one.ticket_index == index and one.sample in left]
+
+    def _left(self, index: TicketIndex) -> list[int]:
+        """Samples of a ticket still to draw."""
+        entry = self._state.entries[index]
+        samples = range(self._state.policy.group_size)
+        return [sample for sample in samples if sample not in entry.submitted and sample not in entry.dropped]
+
+    def _ticket(self, granted: moves.Granted) -> Ticket:
+        index, pinned = granted.grant.index, self._state.policy.pinned
+        return Ticket(
+            id=ticket_id(index),
+            index=index,
+            group_id=group_id(index),
+            prompt=self._prompts.prompt(index),
+            samples=tuple(self._left(index)),
+            version_floor=self._state.entries[index].floor,
+            version_pinned=granted.grant.version if pinned else None,
+            partials=granted.partials,
+        )
+
+    # Training
+
+    def batch(self, step: int) -> Batch | None:
+        with self._lock:
+            if step == self._state.batched:
+                play = moves.Play(self._state)
+                if not moves.fix(play):
+                    return None
+                self._record(play)
+                self._drop_partials()
+            if self._batch is None or self._batch.step != step:
+                self._batch = read_batch(self._journal, self._state, step)
+            return self._batch
+
+    def commit(self, step: int) -> None:
+        with self._lock:
+            play = moves.Play(self._state)
+            play.add(Trained(step=step))
+            self._record(play)
+
     def restart(self, version: int) -> None:
-        """Go on from the checkpoint of `version`: leases end, later batches are served again from the journal."""
+        """The learner goes on from its checkpoint of `version`: later batches are served again from the journal.
+
+        Leases end, but for those of workers that are here, unless the checkpoint is older than the last version: then the lineage is
+        another, and everybody must join again.
+        """
         with self._lock:
             if version > self._state.version:
                 raise RunFailed(
@@ -89,56 +328,20 @@ class Ledger:
                 )
             if version * self._state.policy.prompts_per_step < self._state.forgotten:
                 raise RunFailed(f"the checkpoint of step {version} is older than the batches that the journal still has; start a new run")
-            self._record([Restarted(version=version)])
+            lineage = self._state.lineage
+            play = moves.Play(self._state)
+            moves.restart(play, version)
+            self._record(play)
+            if self._state.lineage != lineage:
+                for worker in self._state.workers:
+                    self._leases.end(worker)
+                self._journal.drop_partials(self._with_partials)
+                self._with_partials.clear()
 
-    def wanted_version(self, newest: int) -> int | None:
-        return wanted_version(self._state, newest)
-
-    def claim(self, worker: str, tickets: int, loaded_version: int) -> list[Ticket]:
+    def journal_length(self) -> int:
+        """Events so far."""
         with self._lock:
-            grants = claimable(self._state, tickets, loaded_version)
-            if grants:
-                self._record([Claimed(index=grant.index, worker=worker, floor=grant.version) for grant in grants])
-            return [self._ticket(grant) for grant in grants]
-
-    def submit(self, rollouts: Sequence[Rollout]) -> None:
-        with self._lock:
-            state = self._state
-            events: list[Event] = []
-            contents: list[tuple[int, int, bytes]] = []
-            for rollout in rollouts:
-                index, sample = rollout.ticket_index, rollout.sample_index
-                if turned_away(state, index, sample):
-                    event = TurnedAway(index=index, sample=sample)
-                elif rollout.outcome.reward is None:
-                    event = SampleDropped(index=index, sample=sample, reason=rollout.outcome.kind.value)
-                else:
-                    content = rollout_to_bytes(rollout)
-                    reward, oldest = rollout.outcome.reward, rollout.age_version
-                    event = Submitted(index=index, sample=sample, content=_digest(content), oldest=oldest, reward=reward)
-                    contents.append((index, sample, content))
-                state = apply(event, state)
-                events.append(event)
-                if not isinstance(event, TurnedAway) and gives_way(state, index):
-                    events.append(GroupDropped(index=index, step=state.batched, reason=ZERO_VARIANCE))
-                    state = apply(events[-1], state)
-            self._record(events, contents)
-
-    def batch(self, step: int) -> Batch | None:
-        with self._lock:
-            if step == self._state.batched:
-                members = next_batch(self._state)
-                if members is None:
-                    return None
-                dropped = [GroupDropped(index=index, step=step, reason=ZERO_VARIANCE) for index in surplus(self._state, members)]
-                self._record([*dropped, Batched(step=step, members=tuple(members))])
-            if self._batch is None or self._batch.step != step:
-                self._batch = self._read_batch(step)
-            return self._batch
-
-    def commit(self, step: int) -> None:
-        with self._lock:
-            self._record([Trained(step=step)])
+            return self._journal.length()
 
     def sync(self) -> None:
         """Make the journal survive a power cut; before a checkpoint counts as existing."""
@@ -148,11 +351,10 @@ class Ledger:
     def forget_before(self, step: int) -> None:
         """Batches before `step` will never be served again: the oldest checkpoint kept is `step` or newer."""
         with self._lock:
-            tickets = [index for index, entry in self._state.entries.items() if entry.step is not None and entry.step < step]
+            entries = self._state.entries
+            tickets = [index for old in entries.steps() if old < step for index in entries.of_step(old)]
             event = Forgotten(step=step)
-            state = apply(event, self._state)
-            self._journal.forget(self._clock.now_s(), event, tickets)
-            self._state = state
+            self._append([event], apply(event, self._state), discarded=tickets)
 
     def wake(self) -> None:
         """Let everyone who waits look again, though nothing changed here (new weights, a stop)."""
@@ -164,49 +366,40 @@ class Ledger:
         with self._lock:
             self._journal.close()
 
-    def _record(self, events: Sequence[Event], rollouts: Sequence[tuple[int, int, bytes]] = ()) -> None:
-        """Check the events, write them, then move: nothing is visible that is not on disk, nothing on disk that is not legal."""
-        state = self._state
-        for event in events:
-            state = apply(event, state)
-        self._journal.append(self._clock.now_s(), events, rollouts)
-        self._state = state
+    def save_snapshot(self) -> None:
+        """So that the next start need not play what is there by now; also done by itself now and then."""
+        with self._lock:
+            self._journal.save_snapshot(snapshot_to_text(self._state))
+            self._unsaved = 0
+
+    def _record(self, play: moves.Play, rollouts: Sequence[tuple[int, int, bytes]] = ()) -> None:
+        """Write what was played, then move: nothing is visible that is not on disk, nothing on disk that is not legal."""
+        if not play.events:
+            return
+        anew = [event.index for event in play.events if isinstance(event, Requeued)]
+        self._append(play.events, play.state, rollouts, anew)
         self._sequence += 1
         self._changed.notify_all()
 
-    def _ticket(self, grant: Grant) -> Ticket:
-        entry = self._state.entries[grant.index]
-        policy = self._state.policy
-        remaining = tuple(sample for sample in range(policy.group_size) if sample not in entry.submitted and sample not in entry.dropped)
-        return Ticket(
-            id=ticket_id(grant.index),
-            index=grant.index,
-            group_id=group_id(grant.index),
-            prompt=self._prompts.prompt(grant.index),
-            samples=remaining,
-            version_floor=entry.floor,
-            version_pinned=grant.version if policy.pinned else None,
-        )
+    def _append(
+        self,
+        events: Sequence[Event],
+        state: LedgerState,
+        rollouts: Sequence[tuple[int, int, bytes]] = (),
+        discarded: Sequence[TicketIndex] = (),
+    ) -> None:
+        self._journal.append(self._clock.now_s(), events, rollouts, discarded)
+        self._state = state
+        self._with_partials.difference_update(discarded)
+        self._unsaved += len(events)
+        if self._unsaved >= max(self._snapshot_events, 4 * len(state.entries)):  # so they cost a small part of the time
+            self.save_snapshot()
 
-    def _read_batch(self, step: int) -> Batch:
-        members = self._state.members(step)
-        if not members:
-            raise RunFailed(f"batch {step} is not in the journal any more; only batches after the kept checkpoints are")
-        left_out = self._state.left_out(step)
-        return Batch(step=step, rollouts=self._rollouts(members), dropped=self._rollouts(left_out), refilled_groups=len(left_out))
-
-    def _rollouts(self, tickets: Sequence[int]) -> tuple[Rollout, ...]:
-        return tuple(rollout_from_bytes(content) for index in tickets for content in self._contents(index))
-
-    def _contents(self, index: int) -> list[bytes]:
-        """Bytes of a ticket's rollouts by sample index, exactly those that were handed in."""
-        contents = self._journal.rollouts(index)
-        if {sample: _digest(content) for sample, content in contents.items()} != self._state.entries[index].submitted:
-            raise RunFailed(
-                f"the journal is damaged: the rollouts of {ticket_id(index)} are not those that were handed in; start a new run"
-            )
-        return list(contents.values())
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    def _drop_partials(self) -> None:
+        """Of tickets that nobody will work on any more."""
+        working = (TicketState.OPEN, TicketState.LEASED)
+        entries = self._state.entries
+        done = [index for index in self._with_partials if index not in entries or entries[index].state not in working]
+        if done:
+            self._journal.drop_partials(done)
+            self._with_partials.difference_update(done)

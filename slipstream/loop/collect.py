@@ -1,12 +1,11 @@
-"""Finished samples become graded rollouts. Pure but for the grader."""
+"""Ended episodes become rollouts. Pure."""
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from slipstream.core.ports import Grader, TextCodec
-from slipstream.core.records import Rollout, Sample, Ticket
+from slipstream.core.ports import TextCodec
+from slipstream.core.records import Rollout, Ticket
 from slipstream.core.rng import stream_seed
+from slipstream.loop.episodes import Episode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +18,10 @@ class Collector:
     sampler_id: str
     sampler_class: str
     codec: TextCodec
-    grader: Grader
 
-    def rollout(self, ticket: Ticket, sample: Sample, claimed_s: float) -> Rollout:
-        """The sample with its text and verdict."""
-        text = self.codec.decode(sample.completion_ids.tolist())
+    def rollout(self, ticket: Ticket, episode: Episode, claimed_s: float) -> Rollout:
+        """The episode of one of the ticket's samples, with its text."""
+        sample = episode.sample
         index = sample.key[1]
         return Rollout(
             run_id=self.run_id,
@@ -38,11 +36,11 @@ class Collector:
             completion_ids=sample.completion_ids,
             logprobs=sample.logprobs,
             versions=sample.versions,
-            loss_mask=np.ones(len(sample.completion_ids), bool),
+            loss_mask=episode.loss_mask,
             finish_reason=sample.finish_reason,
-            outcome=self.grader.grade(ticket.prompt, text),
+            outcome=episode.outcome,
             prompt_text=ticket.prompt.text,
-            completion_text=text,
+            completion_text=self.codec.decode(sample.completion_ids.tolist()),
             answer=ticket.prompt.answer,
             sampler_id=self.sampler_id,
             sampler_class=self.sampler_class,

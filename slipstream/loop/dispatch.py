@@ -1,16 +1,21 @@
-"""A sampler's turn: take the weights it should have, claim what admission allows, advance, hand in what ended.
+"""A sampler's turn: take the weights it should have, claim what admission allows, advance, hand in the episodes that ended.
 
-`turn` never blocks; it says whether there was anything to do, and its caller waits for the ledger to change.
+`turn` never blocks; it says whether there was anything to do, and its caller waits for the ledger to change (which whoever answers
+turns has to do, too: `Ledger.wake`). Verdicts and environments take their time beside generation.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slipstream.core.clock import Clock
-from slipstream.core.ports import Ledger, Sampler, WeightStore
-from slipstream.core.records import Sample, SampleRequest, Ticket
+from slipstream.core.ports import Environments, EpisodeKey, Ledger, Sampler, WeightStore
+from slipstream.core.records import SampleRequest, Ticket
 from slipstream.loop.collect import Collector, sample_seed
+from slipstream.loop.episodes import Episode, Episodes
 from slipstream.loop.phases import Phases
 from slipstream.telemetry.events import Events
+
+PATIENCE_S = 5.0  # at a stop, with graders and environments that say nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +26,7 @@ class SamplingRules:
     group_size: int
     max_new_tokens: int
     temperature: float
-    pinned: bool  # a sample is drawn wholly by one version, so weights change only between samples
+    pinned: bool  # an episode is drawn wholly by one version, so weights change only between episodes
 
 
 class Dispatch:
@@ -31,6 +36,7 @@ class Dispatch:
         self,
         *,
         sampler: Sampler,
+        environments: Environments,
         ledger: Ledger,
         store: WeightStore,
         collector: Collector,
@@ -43,30 +49,46 @@ class Dispatch:
         self._rules, self._phases, self._events, self._clock = rules, phases, events, clock
         self._tickets: dict[str, tuple[Ticket, float]] = {}  # open here, with the time of their claim
         self._missing: dict[str, int] = {}  # samples of each still to come
-        self.tokens = 0  # completion tokens drawn so far
+        self.episodes = Episodes(sampler, environments, collector.codec)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens drawn so far."""
+        return self.episodes.tokens
 
     def turn(self) -> bool:
         """One round; False when there was nothing to do but wait."""
+        ended = self.episodes.take()
         self._load()
         self._claim()
-        if not (self._sampler.running() or self._sampler.waiting()):
-            self._phases.enter("wait")
-            return False
-        self._phases.enter("generate")
-        samples = self._sampler.step()
-        if samples:
-            self.tokens += sum(len(sample.completion_ids) for sample in samples)
-            self._ledger.submit([self._collector.rollout(*self._closing(sample.key[0], sample)) for sample in samples])
-        return True
+        busy = self.episodes.busy
+        self._phases.enter("generate" if busy else "wait")
+        if busy:
+            ended += self.episodes.step()
+        self._hand_in(ended)
+        return busy or bool(ended)
+
+    def unfinished(self) -> list[tuple[int, EpisodeKey]]:
+        """Ticket index and key of samples that are still in their first turn."""
+        return [(self._tickets[key[0]][0].index, key) for key in self.episodes.first_turns]
+
+    def close(self, *, drain: bool) -> None:
+        """The end of this sampler's work. `drain`: what it has drawn is judged and handed in first, as far as verdicts keep coming."""
+        if drain:
+            self._hand_in(self.episodes.drain(PATIENCE_S))
+        self.episodes.close()
+
+    def _hand_in(self, ended: Sequence[Episode]) -> None:
+        if ended:
+            self._ledger.submit([self._collector.rollout(*self._closing(episode.sample.key[0], episode)) for episode in ended])
 
     def _load(self) -> None:
-        """In flight: always the newest, at once. Pinned: the version that the next ticket wants, between samples."""
+        """In flight: always the newest, at once. Pinned: the version that the next ticket wants, between episodes."""
         newest = self._store.newest()
         if newest < 0:
             return
         if self._rules.pinned:
-            idle = not (self._sampler.running() or self._sampler.waiting())
-            wanted = self._ledger.wanted_version(newest) if idle else None
+            wanted = None if self.episodes.drawing else self._ledger.wanted_version(newest)
         else:
             wanted = newest
         if wanted is not None and wanted != self._sampler.version:
@@ -84,7 +106,7 @@ class Dispatch:
             self._tickets[ticket.id] = (ticket, now)
             self._missing[ticket.id] = len(ticket.samples)
             for sample in ticket.samples:
-                self._sampler.submit(self._request(ticket, sample))
+                self.episodes.begin(ticket.prompt, self._request(ticket, sample))
 
     def _request(self, ticket: Ticket, sample: int) -> SampleRequest:
         return SampleRequest(
@@ -94,12 +116,13 @@ class Dispatch:
             max_new_tokens=self._rules.max_new_tokens,
             temperature=self._rules.temperature,
             stop_ids=self._collector.codec.stop_ids,
+            drawn=next((partial for partial in ticket.partials if partial.sample == sample), None),
         )
 
-    def _closing(self, ticket_id: str, sample: Sample) -> tuple[Ticket, Sample, float]:
+    def _closing(self, ticket_id: str, episode: Episode) -> tuple[Ticket, Episode, float]:
         """Arguments for the collector; forgets the ticket with its last sample."""
         ticket, claimed_s = self._tickets[ticket_id]
         self._missing[ticket_id] -= 1
         if not self._missing[ticket_id]:
             del self._tickets[ticket_id], self._missing[ticket_id]
-        return ticket, sample, claimed_s
+        return ticket, episode, claimed_s

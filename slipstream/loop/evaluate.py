@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slipstream.core.errors import RunFailed
-from slipstream.core.ports import Grader, Sampler, TextCodec
+from slipstream.core.ports import Environments, Sampler, TextCodec
 from slipstream.core.records import (
     EvaluationResult,
     FinishReason,
@@ -23,6 +23,7 @@ from slipstream.core.records import (
     WeightVersion,
 )
 from slipstream.core.rng import stream_seed
+from slipstream.loop.episodes import Episode, Episodes
 from slipstream.loop.pass_at_k import score
 
 UNJUDGED = (OutcomeKind.TIMEOUT, OutcomeKind.INFRASTRUCTURE)
@@ -69,7 +70,7 @@ class Plan:
 
 
 def evaluate(
-    *, sampler: Sampler, weights: WeightVersion, prompts: Sequence[Prompt], grader: Grader, codec: TextCodec, plan: Plan
+    *, sampler: Sampler, weights: WeightVersion, prompts: Sequence[Prompt], environments: Environments, codec: TextCodec, plan: Plan
 ) -> EvaluationResult:
     """Greedy pass@1 and sampled pass@k of `weights` on the prompts, with 95 % intervals, and the first few greedy answers to read.
 
@@ -78,8 +79,8 @@ def evaluate(
     if not prompts:
         raise RunFailed(f"{plan.task} has no held-out prompts to evaluate on; a larger share of them is set by task.held_out")
     sampler.load(weights)
-    greedy = answers(sampler=sampler, prompts=prompts, grader=grader, codec=codec, draw=plan.greedy)
-    sampled = answers(sampler=sampler, prompts=prompts, grader=grader, codec=codec, draw=plan.sampled) if plan.sampled else []
+    greedy = answers(sampler=sampler, prompts=prompts, environments=environments, codec=codec, draw=plan.greedy)
+    sampled = answers(sampler=sampler, prompts=prompts, environments=environments, codec=codec, draw=plan.sampled) if plan.sampled else []
     first = score(tallies(greedy), 1)
     return EvaluationResult(
         step=weights.version,
@@ -104,7 +105,7 @@ def answers(
     *,
     sampler: Sampler,
     prompts: Sequence[Prompt],
-    grader: Grader,
+    environments: Environments,
     codec: TextCodec,
     draw: Draw,
     on_answer: Callable[[Answer], object] = lambda _: None,
@@ -112,8 +113,10 @@ def answers(
     """`draw.samples` answers to each prompt by the weights that the sampler holds, in the order of the prompts, then of the samples.
 
     A sample's seed is a function of the draw's seed, its prompt's id and its number: a prompt's answers do not depend on the others.
-    Each is judged when it ends, while the sampler's device works on the others; `on_answer` is told of it then.
+    Each is judged when it ends, while the sampler works on the others, and `on_answer` is told of it then; so do environments of
+    several turns their part.
     """
+    episodes = Episodes(sampler, environments, codec)
     requests = [
         SampleRequest(
             key=(str(place), number),
@@ -128,27 +131,29 @@ def answers(
     ]
     found: dict[tuple[str, int], Answer] = {}
 
-    def judge(sample: Sample) -> None:
-        prompt, text = prompts[int(sample.key[0])], codec.decode(sample.completion_ids.tolist())
-        found[sample.key] = Answer(prompt=prompt, drawn=sample, text=text, outcome=grader.grade(prompt, text))
-        on_answer(found[sample.key])
-
-    draw_all(sampler, requests, judge)
+    for request in requests:
+        episodes.begin(prompts[int(request.key[0])], request)
+    while episodes.open:
+        for episode in episodes.run():
+            answer = _answer(episode, codec)
+            found[answer.drawn.key] = answer
+            on_answer(answer)
     return [found[request.key] for request in requests]
 
 
-def draw_all(sampler: Sampler, requests: Sequence[SampleRequest], on_sample: Callable[[Sample], object] = lambda _: None) -> list[Sample]:
-    """Hand in all requests, run the sampler until it is idle, and return the samples in the order of the requests.
+def _answer(episode: Episode, codec: TextCodec) -> Answer:
+    text = codec.decode(episode.sample.completion_ids.tolist())
+    return Answer(prompt=episode.prompt, drawn=episode.sample, text=text, outcome=episode.outcome)
 
-    `on_sample` is told of each sample when it ends.
-    """
+
+def draw_all(sampler: Sampler, requests: Sequence[SampleRequest]) -> list[Sample]:
+    """Hand in all requests, run the sampler until it is idle, and return the samples in the order of the requests."""
     for request in requests:
         sampler.submit(request)
     found: dict[tuple[str, int], Sample] = {}
     while sampler.running() or sampler.waiting():
         for sample in sampler.step():
             found[sample.key] = sample
-            on_sample(sample)
     return [found[request.key] for request in requests]
 
 

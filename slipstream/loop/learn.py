@@ -3,7 +3,7 @@
 `turn` never blocks: without a complete batch it returns None and its caller waits for the ledger to change.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,15 @@ from slipstream.loop.gae import Gae, valued
 from slipstream.loop.phases import Phases
 from slipstream.loop.rewards import Shaping, shaped_rewards
 from slipstream.loop.sequences import from_demonstration, from_rollout, group_advantages
-from slipstream.loop.step_metrics import Interval, batch_metrics, interval_metrics, offpolicy_metrics, refill_metrics
+from slipstream.loop.step_metrics import (
+    Interval,
+    batch_metrics,
+    episode_metrics,
+    interval_metrics,
+    offpolicy_metrics,
+    outcome_counts,
+    refill_metrics,
+)
 from slipstream.telemetry.events import Events
 
 AUDITED_SEQUENCES = 8  # re-scored at the version that sampled them, each audited step
@@ -50,6 +58,7 @@ class SamplerCounters:
 
     tokens: Callable[[], int]  # completion tokens drawn so far, all samplers
     wait_s: Callable[[], float]  # seconds spent waiting so far, mean over samplers
+    unjudged: Callable[[], Mapping[str, int]] = dict  # samples so far that ended without a verdict, by kind of outcome
 
 
 class Learn:
@@ -156,16 +165,30 @@ class Learn:
         return (
             common
             | nothing
-            | ({**batch_metrics(batch.step, batch.rollouts), **refill_metrics(batch)} if batch.rollouts else {})
+            | (self._of_batch(batch, now, before) if batch.rollouts else {})
             | learned
             | offpolicy_metrics(learned, mismatch.get("mismatch_abs_mean"))
             | interval_metrics(interval, learned, self._peak_flops)
             | mismatch
         )
 
+    def _of_batch(self, batch: Batch, now: "_Counters", before: "_Counters") -> dict[str, Any]:
+        unjudged = {kind: count - before.unjudged.get(kind, 0) for kind, count in now.unjudged.items()}
+        return {
+            **batch_metrics(batch.step, batch.rollouts),
+            **episode_metrics(batch.rollouts),
+            **refill_metrics(batch),
+            "outcomes": outcome_counts(batch.rollouts, unjudged),
+        }
+
     def _read_counters(self) -> "_Counters":
+        counters = self._counters
         return _Counters(
-            time_s=self._clock.now_s(), phases=self._phases.seconds(), wait_s=self._counters.wait_s(), tokens=self._counters.tokens()
+            time_s=self._clock.now_s(),
+            phases=self._phases.seconds(),
+            wait_s=counters.wait_s(),
+            tokens=counters.tokens(),
+            unjudged=counters.unjudged(),
         )
 
 
@@ -175,3 +198,4 @@ class _Counters:
     phases: dict[str, float]
     wait_s: float
     tokens: int
+    unjudged: Mapping[str, int]

@@ -12,10 +12,11 @@ class Phases:
     """One role's phases. Entered by its own thread; everything else may be called by any."""
 
     def __init__(self, role: str, clock: Clock, events: Events) -> None:
-        self._role, self._clock, self._events = role, clock, events
+        self.role = role
+        self._clock, self._events = clock, events
         self._seconds: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._since = clock.now_s()
+        self._since = self._heard = clock.now_s()
         self._current = ""
 
     @property
@@ -24,7 +25,8 @@ class Phases:
         return self._current
 
     def enter(self, phase: str) -> None:
-        """From now on the role is in `phase`; entering the present one again changes nothing."""
+        """From now on the role is in `phase`; entering the present one again only says that the role gets on."""
+        self._heard = self._clock.now_s()
         if phase == self._current:
             return
         with self._lock:
@@ -33,7 +35,7 @@ class Phases:
             self._seconds = self._totals(now)
             self._current, self._since = phase, now
         if ended and now - since >= SHORTEST_SPAN_S:
-            self._events.span(self._role, ended, since, now)
+            self._events.span(self.role, ended, since, now)
 
     def seconds(self) -> dict[str, float]:
         """Seconds spent in each phase so far, the present one included."""
@@ -44,6 +46,10 @@ class Phases:
         if not self._current:
             return self._seconds
         return {**self._seconds, self._current: self._seconds.get(self._current, 0.0) + now_s - self._since}
+
+    def silent_s(self) -> float:
+        """Seconds since the role last entered a phase, be it the present one again."""
+        return self._clock.now_s() - self._heard
 
     def waited_s(self) -> float:
         """Seconds in the present phase."""

@@ -32,18 +32,19 @@ def from_rollout(rollout: Rollout, advantage: float | np.ndarray) -> TrainingSeq
         loss_mask=mask,
         advantages=np.concatenate([before, np.where(rollout.loss_mask, of_tokens, np.float32(0))]),
         behaviour_logprobs=np.concatenate([before, np.where(rollout.loss_mask, rollout.logprobs, np.float32(0))]),
-        versions=np.concatenate([np.full(len(before), -1, np.int32), rollout.versions]),
+        versions=np.concatenate([np.full(len(before), -1, np.int32), np.where(rollout.loss_mask, rollout.versions, np.int32(-1))]),
         sampler_class=rollout.sampler_class,
     )
 
 
 def from_demonstration(demonstration: Demonstration, stream: str = ROLLOUTS) -> TrainingSequence:
-    """The loss falls on the completion. `stream`: the corpus it is of."""
+    """The loss falls on what the model is to say of the completion. `stream`: the corpus it is of."""
+    shown = np.ones(len(demonstration.completion_ids), bool) if demonstration.loss_mask is None else demonstration.loss_mask
     tokens = np.concatenate([demonstration.prompt_ids, demonstration.completion_ids])
     nothing = np.zeros(len(tokens), np.float32)
     return TrainingSequence(
         token_ids=tokens,
-        loss_mask=np.arange(len(tokens)) >= len(demonstration.prompt_ids),
+        loss_mask=np.concatenate([np.zeros(len(demonstration.prompt_ids), bool), shown]),
         advantages=nothing,
         behaviour_logprobs=nothing,
         versions=np.full(len(tokens), -1, np.int32),

@@ -1,12 +1,13 @@
 """The row of metrics.jsonl for one learner step. Pure: from the batch, the learner's own figures and the phases' seconds."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from slipstream.core.records import Batch, FinishReason, Rollout
+from slipstream.core.records import Batch, FinishReason, OutcomeKind, Rollout
 from slipstream.loop.sequences import zero_variance_groups
 
 
@@ -26,7 +27,7 @@ def batch_metrics(step: int, rollouts: Sequence[Rollout]) -> dict[str, Any]:
     Lag of a token is step minus its version; age of a rollout is its largest lag.
     """
     rewards = np.array([rollout.outcome.reward for rollout in rollouts], np.float64)
-    lags = step - np.concatenate([rollout.versions for rollout in rollouts])
+    lags = step - np.concatenate([rollout.versions[rollout.loss_mask] for rollout in rollouts])
     ages = np.array([step - rollout.age_version for rollout in rollouts])
     styles = [rollout.outcome.style for rollout in rollouts]
     formats = [rollout.outcome.format_ok for rollout in rollouts if rollout.outcome.format_ok is not None]
@@ -46,9 +47,36 @@ def batch_metrics(step: int, rollouts: Sequence[Rollout]) -> dict[str, Any]:
     }
 
 
-def refill_metrics(batch: Batch) -> dict[str, int]:
-    """Groups without signal for which the step had further prompts instead, and the judged samples that went with them."""
-    return {"refilled_groups": batch.refilled_groups, "dropped_zero_variance": len(batch.dropped)}
+def episode_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    """Turns of the model, calls of tools, and the share of the completions' tokens that environments wrote."""
+    turns = [np.count_nonzero(np.diff(rollout.loss_mask, prepend=False) & rollout.loss_mask) for rollout in rollouts]
+    calls = np.array([rollout.outcome.calls for rollout in rollouts])
+    masks = np.concatenate([rollout.loss_mask for rollout in rollouts])
+    return {
+        "turns_mean": float(np.mean(turns)),
+        "calls_mean": float(calls.mean()),
+        "call_share": float(np.mean(calls > 0)),
+        "failed_call_share": sum(rollout.outcome.failed_calls for rollout in rollouts) / calls.sum() if calls.sum() else None,
+        "environment_token_share": float(1 - masks.mean()),
+    }
+
+
+def outcome_counts(rollouts: Sequence[Rollout], unjudged: Mapping[str, int]) -> dict[str, int]:
+    """How many samples ended with each kind of outcome: those of the batch, and those without a verdict since the step before."""
+    counts = Counter(rollout.outcome.kind.value for rollout in rollouts)
+    return {kind.value: counts[kind.value] + unjudged.get(kind.value, 0) for kind in OutcomeKind}
+
+
+def refill_metrics(batch: Batch) -> dict[str, float]:
+    """Groups without signal for which the step had further prompts instead, and the judged samples that went with them.
+
+    Where groups grown too old were dropped, also those samples and their mean length: beside `completion_tokens_mean` it shows whom the
+    staleness policy hits.
+    """
+    silent = len(batch.dropped) - batch.stale_samples
+    stale = [len(rollout.completion_ids) for rollout in batch.dropped[silent:]]
+    found = {"dropped_stale": len(stale), "stale_completion_tokens_mean": float(np.mean(stale))} if stale else {}
+    return {"refilled_groups": batch.refilled_groups, "dropped_zero_variance": silent, **found}
 
 
 def offpolicy_metrics(learned: Mapping[str, float], mismatch: float | None) -> dict[str, float]:

@@ -56,8 +56,9 @@ class Numerics:
         if not self.exact:
             return x @ matrix
         flat = x.reshape(-1, x.shape[-1])
-        rows = rows_at_once(self.row_tile, *flat.shape, matrix.shape[1], flat.dtype.name, _compiler_options())
-        found: Any = _tiled(rows, flat, matrix)
+        (rows, width), columns = flat.shape, matrix.shape[1]
+        together = rows_at_once(self.row_tile, rows, width, columns, flat.dtype.name, _compiler_options())
+        found: Any = _tiled(together, flat, matrix)
         return found.reshape(*x.shape[:-1], matrix.shape[1])
 
 

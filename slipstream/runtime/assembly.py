@@ -1,14 +1,15 @@
 """Puts a run together: from configuration, policy and directory to the roles that will work on it."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from slipstream.config.schema import RunConfig
 from slipstream.core.clock import Clock
 from slipstream.core.records import EvaluationResult, WeightVersion
 from slipstream.engine.engine import Engine
+from slipstream.envs.host import EnvironmentHost
 from slipstream.ledger.ledger import Ledger
-from slipstream.ledger.state import Policy as LedgerPolicy
 from slipstream.loop.advantages import ADVANTAGES
 from slipstream.loop.collect import Collector
 from slipstream.loop.dispatch import Dispatch, SamplingRules
@@ -17,9 +18,12 @@ from slipstream.loop.gae import Gae
 from slipstream.loop.learn import Learn, Lessons, SamplerCounters
 from slipstream.loop.phases import Phases
 from slipstream.loop.rewards import Shaping
+from slipstream.models.weight import Precision
 from slipstream.runtime.embedded import Roles
 from slipstream.runtime.eval_plan import evaluation_plan
+from slipstream.runtime.ledger_policy import ledger_policy
 from slipstream.runtime.policy import Policy
+from slipstream.runtime.shape import Shaped
 from slipstream.telemetry.events import Events, NullEvents
 from slipstream.telemetry.run_directory import RunDirectory
 from slipstream.train.learner import Learner
@@ -35,31 +39,28 @@ class Assembly:
     ledger: Ledger
     store: MemoryStore
     sampler: Engine
+    dispatch: Dispatch
     roles: Roles
 
 
-def ledger_policy(config: RunConfig) -> LedgerPolicy:
-    """The ledger's rules of a configuration."""
-    return LedgerPolicy(
-        prompts_per_step=config.batch.prompts_per_step,
-        group_size=config.batch.group_size,
-        eta=config.mode.eta,
-        pinned=config.mode.kind != "inflight",
-        steps=config.run.steps,
-        refill=config.batch.refill,
-    )
-
-
-def build_engine(config: RunConfig, policy: Policy, clock: Clock, name: str, slots: int, events: Events = NullEvents()) -> Engine:
-    """An engine for the configuration's longest prompt and completion."""
+def build_engine(
+    config: RunConfig,
+    shape: Shaped,
+    clock: Clock,
+    name: str,
+    slots: int,
+    events: Events = NullEvents(),
+    precision: Precision | None = None,
+) -> Engine:
+    """An engine for the configuration's longest prompt and completion, in the configuration's precision or another."""
     return Engine(
-        policy.spec,
+        shape.spec,
         id=name,
         clock=clock,
         slots=slots,
-        max_tokens=policy.task.max_prompt_tokens + config.sampling.max_new_tokens,
+        max_tokens=shape.task.max_prompt_tokens + config.sampling.max_new_tokens,
         tokens_per_dispatch=config.sampling.tokens_per_dispatch,
-        precision=config.sampling.precision,
+        precision=precision or config.sampling.precision,
         exact=config.model.numerics == "exact",
         page_tokens=config.sampling.page_tokens,
         on_swap=config.sampling.kv_on_swap,
@@ -81,9 +82,10 @@ def assemble(
     engine = build_engine(config, policy, clock, "sampler-0", config.sampling.slots, events)
     dispatch = Dispatch(
         sampler=engine,
+        environments=EnvironmentHost(policy.task, clock=clock, on_answer=ledger.wake, events=events),
         ledger=ledger,
         store=store,
-        collector=_collector(config, policy, engine, run_id, ledger.state.lineage),
+        collector=collector(config, policy, engine, run_id, ledger.state.lineage),
         rules=sampling_rules(config),
         phases=sampler_phases,
         events=events,
@@ -95,7 +97,11 @@ def assemble(
         store=store,
         lessons=lessons(config, policy),
         audit_every=config.evaluation.every_steps,
-        counters=SamplerCounters(tokens=lambda: dispatch.tokens, wait_s=lambda: sampler_phases.seconds().get("wait", 0.0)),
+        counters=SamplerCounters(
+            tokens=lambda: dispatch.tokens,
+            wait_s=lambda: sampler_phases.seconds().get("wait", 0.0),
+            unjudged=lambda: ledger.state.samples_dropped,
+        ),
         phases=learner_phases,
         events=events,
         clock=clock,
@@ -106,13 +112,14 @@ def assemble(
         dispatch=dispatch,
         evaluate=evaluation(config, policy, clock),
         ledger=ledger,
+        tickets=lambda: ledger.state.balance(),
         learner_phases=learner_phases,
         sampler_phases=sampler_phases,
         evaluator_phases=evaluator_phases,
         clock=clock,
         samples=config.has_rollouts,
     )
-    return Assembly(learner=learner, ledger=ledger, store=store, sampler=engine, roles=roles)
+    return Assembly(learner=learner, ledger=ledger, store=store, sampler=engine, dispatch=dispatch, roles=roles)
 
 
 def lessons(config: RunConfig, policy: Policy) -> Lessons:
@@ -144,15 +151,15 @@ def sampling_rules(config: RunConfig) -> SamplingRules:
     )
 
 
-def _collector(config: RunConfig, policy: Policy, engine: Engine, run_id: str, lineage: int) -> Collector:
+def collector(config: RunConfig, shape: Shaped, engine: Engine, run_id: str, lineage: int) -> Collector:
+    """What turns an engine's samples into rollouts."""
     return Collector(
         run_id=run_id,
         seed=config.run.seed,
         lineage=lineage,
         sampler_id=engine.id,
         sampler_class=engine.sampler_class,
-        codec=policy.task.tokenizer,
-        grader=policy.task,
+        codec=shape.task.tokenizer,
     )
 
 
@@ -167,6 +174,7 @@ def evaluation(config: RunConfig, policy: Policy, clock: Clock) -> Callable[[Wei
         if not engines:
             engines.append(build_engine(config, policy, clock, "evaluator", slots))
         task = policy.task
-        return evaluate(sampler=engines[0], weights=weights, prompts=prompts, grader=task, codec=task.tokenizer, plan=plan)
+        with closing(EnvironmentHost(task, clock=clock)) as host:
+            return evaluate(sampler=engines[0], weights=weights, prompts=prompts, environments=host, codec=task.tokenizer, plan=plan)
 
     return run

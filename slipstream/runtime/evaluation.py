@@ -4,15 +4,17 @@ The parts are those of a run's own evaluations (`loop.evaluate`); here is what s
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from slipstream.config.load import load_task
-from slipstream.config.schema import ArithmeticTask, RunConfig
+from slipstream.config.schema import ArithmeticTask, ProductsTask, RunConfig
 from slipstream.config.schema import Task as TaskSettings
 from slipstream.core.clock import SystemClock
 from slipstream.core.errors import UsageError
 from slipstream.core.records import EvaluationResult, Prompt, WeightVersion
 from slipstream.engine.engine import Engine
 from slipstream.envs.build import build_task
+from slipstream.envs.host import EnvironmentHost
 from slipstream.envs.task import Task
 from slipstream.loop.eval_format import evaluation_format, format_hash, problems_hash
 from slipstream.loop.evaluate import Answer, Draw, answers, figures, outcome_counts, tallies
@@ -27,8 +29,9 @@ from slipstream.telemetry.atomic import atomic_write_bytes
 from slipstream.telemetry.jsonl import Row, encode_row
 from slipstream.weights.digest import weight_digest
 
-GENERATED = ("arithmetic", "sums", "countdown", "gym")  # kinds of tasks that make their problems
-DRAWN = 256  # problems of arithmetic, which makes as many as are asked for
+GENERATED = ("arithmetic", "products", "sums", "countdown", "gym")  # kinds of tasks that make their problems
+OWN_ALPHABET = (ArithmeticTask, ProductsTask)
+DRAWN = 256  # problems of these, which make as many as are asked for
 EVERYTHING = 1 << 40  # problems of a task that has them in a file or a table
 TOKENS_PER_DISPATCH = 8  # nobody watches single tokens here
 PAGE_TOKENS = 64
@@ -48,7 +51,7 @@ def run_evaluation(settings: EvalSettings, note: Callable[[str], object]) -> Eva
     task = _open_task(task_settings, model)
     for line in task.notes:
         note(line)
-    prompts = task.held_out(settings.limit or (DRAWN if isinstance(task_settings, ArithmeticTask) else EVERYTHING))
+    prompts = task.held_out(settings.limit or (DRAWN if isinstance(task_settings, OWN_ALPHABET) else EVERYTHING))
     draw = settings.draw(_max_tokens(model))
     _check_lengths(prompts, draw, model)
     clock = SystemClock()
@@ -108,7 +111,7 @@ def _max_tokens(model: EvalModel) -> int:
 
 def _open_task(settings: TaskSettings, model: EvalModel) -> Task:
     """The task, asked in the model's tokens."""
-    if not isinstance(settings, ArithmeticTask) and model.template is None:
+    if not isinstance(settings, OWN_ALPHABET) and model.template is None:
         raise UsageError(f"task {settings.kind} is asked through a chat template: {model.template_problem}")
     task = build_task(RunConfig(task=settings), model.tokenizer, model.template)
     known = [one.backend.get_vocab(with_added_tokens=True) for one in (task.tokenizer, model.tokenizer)]
@@ -146,14 +149,15 @@ def _engine(model: EvalModel, prompts: Sequence[Prompt], draw: Draw, settings: E
 
 def _answers(engine: Engine, task: Task, prompts: Sequence[Prompt], draw: Draw, quiet: bool, clock: SystemClock) -> list[Answer]:
     progress = Countdown(len(prompts) * draw.samples, "answers", clock, (lambda _: None) if quiet else None)
-    found = answers(
-        sampler=engine,
-        prompts=prompts,
-        grader=task,
-        codec=task.tokenizer,
-        draw=draw,
-        on_answer=lambda answer: progress.add(1, len(answer.drawn.completion_ids)),
-    )
+    with closing(EnvironmentHost(task, clock=clock)) as host:
+        found = answers(
+            sampler=engine,
+            prompts=prompts,
+            environments=host,
+            codec=task.tokenizer,
+            draw=draw,
+            on_answer=lambda answer: progress.add(1, len(answer.drawn.completion_ids)),
+        )
     progress.finish()
     return found
 

@@ -8,9 +8,10 @@ from slipstream.envs.build import build_task
 from slipstream.envs.corpora import StaticCorpus, read_corpus
 from slipstream.envs.task import Task
 from slipstream.models.parameters import Params, initialise
-from slipstream.models.spec import ModelSpec, RopeSpec
+from slipstream.models.spec import ModelSpec
 from slipstream.runtime.pretrained import model_directory, read_pretrained
 from slipstream.runtime.reference import open_reference
+from slipstream.runtime.shape import scratch_spec
 from slipstream.text.chat import ChatTemplate, read_chat_template
 from slipstream.text.template_check import check_template
 from slipstream.text.tokenizer import Tokenizer
@@ -36,23 +37,6 @@ def open_policy(config: RunConfig) -> Policy:
     policy = _pretrained(config, source) if isinstance(source, PretrainedModel) else _scratch(config, source)
     _check_lengths(config, policy)
     return policy
-
-
-def scratch_spec(config: RunConfig, source: ScratchModel, tokenizer: Tokenizer) -> ModelSpec:
-    """The shape of a fresh model over the task's alphabet."""
-    return ModelSpec(
-        vocab=tokenizer.vocab_size,
-        d_model=source.d_model,
-        layers=source.layers,
-        heads=source.heads,
-        kv_heads=source.kv_heads,
-        head_dim=source.d_model // source.heads,
-        d_ff=source.d_ff,
-        rope=RopeSpec(theta=source.rope_theta),
-        norm_eps=1e-5,
-        tied=True,
-        context=config.batch.row_tokens,
-    )
 
 
 def _scratch(config: RunConfig, source: ScratchModel) -> Policy:

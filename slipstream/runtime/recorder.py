@@ -9,7 +9,7 @@ from slipstream.core.records import EvaluationResult
 from slipstream.loop.alarms import WINDOW, Score, drift, raised, share_right, too_good, windowed
 from slipstream.loop.learn import StepReport
 from slipstream.telemetry.evaluations import evaluation_from_row, evaluation_row
-from slipstream.telemetry.events import EventLog
+from slipstream.telemetry.events import EventLog, Events
 from slipstream.telemetry.jsonl import JsonlWriter, read_jsonl
 from slipstream.telemetry.progress import Progress
 from slipstream.telemetry.rollouts import write_batch
@@ -19,12 +19,16 @@ from slipstream.telemetry.run_directory import RunDirectory
 class Recorder:
     """Writes and shows. `step` is called by the learner's thread, `evaluation` by the evaluator's."""
 
-    def __init__(self, directory: RunDirectory, clock: Clock, progress: Progress) -> None:
+    def __init__(self, directory: RunDirectory, clock: Clock, progress: Progress, events: Events | None = None) -> None:
+        """`events`: where they go; None: to the directory's file, which only one process may write."""
         self._directory, self._clock, self._progress = directory, clock, progress
         self._metrics = JsonlWriter(directory.metrics)
         self._evaluations = JsonlWriter(directory.evaluations)
-        self._event_rows = JsonlWriter(directory.events)
-        self.events = EventLog(self._event_rows, clock)
+        self._writers = [self._metrics, self._evaluations]
+        if events is None:
+            self._writers.append(JsonlWriter(directory.events))
+            events = EventLog(self._writers[-1], clock)
+        self.events = events
         self._rewards = [score for row in read_jsonl(directory.metrics) if (score := _reward(row))]
         self._held_out = [_right(evaluation_from_row(row)) for row in read_jsonl(directory.evaluations)]
 
@@ -55,7 +59,7 @@ class Recorder:
         self._progress.warm_start(step, total, loss)
 
     def close(self) -> None:
-        for writer in (self._metrics, self._evaluations, self._event_rows):
+        for writer in self._writers:
             writer.close()
 
 

@@ -28,8 +28,8 @@ class StopFlag:
 class installed:
     """Within this context SIGINT and SIGTERM set the flag and say so; a second signal ends the process with code 130."""
 
-    def __init__(self, stop: StopFlag) -> None:
-        self._stop = stop
+    def __init__(self, stop: StopFlag, told: str = "stopping after this step and a checkpoint; once more to stop at once") -> None:
+        self._stop, self._told = stop, told
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopFlag:
@@ -47,4 +47,4 @@ class installed:
             print(f"slipstream: stopped at once by {name}; go on with --resume", file=sys.stderr, flush=True)
             os._exit(STOPPED)  # threads inside compiled programs cannot be joined
         self._stop.set(name)
-        print(f"slipstream: {name}: stopping after this step and a checkpoint; once more to stop at once", file=sys.stderr, flush=True)
+        print(f"slipstream: {name}: {self._told}", file=sys.stderr, flush=True)

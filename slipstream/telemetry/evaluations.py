@@ -40,7 +40,7 @@ def evaluation_from_row(row: Row) -> EvaluationResult:
         n=row["n"],
         pass_at_1=row["pass@1"],
         ci=(low, high),
-        pass_at_k=tuple(_score(row, k) for k in _sampled(row)),
+        pass_at_k=tuple(_score(row, k) for k in sampled_ks(row)),
         drawn=row.get("drawn", 1),
         outcomes=row.get("outcomes", {}),
         format_hash=row.get("format_hash", ""),
@@ -54,7 +54,7 @@ def _is_figure(name: str) -> bool:
     return name not in _OWN_KEYS and not _SCORE.fullmatch(name)
 
 
-def _sampled(row: Row) -> list[int]:
+def sampled_ks(row: Row) -> list[int]:
     """Each k above 1 that the row has a score of, rising."""
     found = (_SCORE.fullmatch(name) for name in row if name.startswith("pass@"))
     return sorted(k for match in found if match and (k := int(match[1])) > 1)

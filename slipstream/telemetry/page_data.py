@@ -4,8 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from slipstream.core.records import OutcomeKind
 from slipstream.telemetry import headline
 from slipstream.telemetry.columns import rounded
+from slipstream.telemetry.evaluations import sampled_ks
 from slipstream.telemetry.lanes import lanes
 from slipstream.telemetry.reading import Decode, samples
 from slipstream.telemetry.run_data import RunData
@@ -16,6 +18,7 @@ _CURVES = (
     *("style_share", "completion_tokens_mean", "format_ok", "truncated_share", "zero_variance_groups"),
     *("entropy", "kl", "grad_norm", "update_norm", "lr", "ratio_mean", "ratio_std", "ess", "clip_fraction", "mismatch_abs_max"),
     *("age_mean", "age_max", "lag_mean", "mixed_version_share", "sampler_idle", "learner_idle"),
+    *("turns_mean", "call_share", "failed_call_share", "environment_token_share", "refilled_groups"),
 )
 _PHASES = ("wait", "pack", "step", "audit", "publish", "checkpoint")
 
@@ -26,6 +29,7 @@ def page_data(run: RunData, compare: RunData | None, decode: Decode | None) -> d
         **_overview(run),
         "warm_start": _warm_start(run),
         "phases": _phases(run),
+        "outcomes": _outcomes(run),
         "lanes": lanes(run),
         "samples": samples(run, decode),
         "config": run.config_text,
@@ -45,7 +49,8 @@ def _overview(run: RunData) -> dict[str, Any]:
     }
 
 
-def _evaluations(run: RunData) -> dict[str, list[Any]]:
+def _evaluations(run: RunData) -> dict[str, Any]:
+    """Each list has an entry for each evaluation; `pass_at_k` has a list for each k above 1."""
     rows = [row for row in run.evaluations if row.get("pass@1") is not None]
     bounds = [row.get("ci") or [None, None] for row in rows]
     return {
@@ -54,6 +59,7 @@ def _evaluations(run: RunData) -> dict[str, list[Any]]:
         "pass_at_1": rounded(row["pass@1"] for row in rows),
         "low": rounded(low for low, _ in bounds),
         "high": rounded(high for _, high in bounds),
+        "pass_at_k": {k: rounded(row.get(f"pass@{k}") for row in rows) for k in sorted({k for row in rows for k in sampled_ks(row)})},
     }
 
 
@@ -67,6 +73,13 @@ def _phases(run: RunData) -> dict[str, list[Any]]:
     rows = [row.get("phase_seconds") or {} for row in run.metrics]
     names = [*_PHASES, *sorted({name for row in rows for name in row} - set(_PHASES))]
     return {name: rounded([row.get(name, 0.0) for row in rows], 4) for name in names if any(row.get(name) for row in rows)}
+
+
+def _outcomes(run: RunData) -> dict[str, list[int]]:
+    """Samples a step by kind of outcome, for the kinds that there were."""
+    rows = [row.get("outcomes") or {} for row in run.metrics]
+    kinds = [kind.value for kind in OutcomeKind]
+    return {kind: [row.get(kind, 0) for row in rows] for kind in kinds if any(row.get(kind) for row in rows)}
 
 
 def age_histogram(run: RunData) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Rollouts to read on the page: a few whole steps of them, each completion cut where the policy version changes. Pure."""
+"""Rollouts to read on the page: a few whole steps of them, each completion cut where another policy version wrote it. Pure."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,8 +20,8 @@ _SHOWN = ("outcome", "style", "detail", "sampler_id", "answer")
 def samples(run: RunData, decode: Decode | None) -> list[dict[str, Any]]:
     """Up to `PER_STEP` rollouts of up to `STEPS` steps, oldest first.
 
-    "segments" is [version, text] in turn. `decode` (token ids to text) makes the cuts exact; without it they are exact where a
-    token is a letter, and else in proportion ("approximate" is then true).
+    "segments" is [version, text] in turn, with version -1 for what an environment wrote. `decode` (token ids to text) makes the cuts
+    exact; without it they are exact where a token is a letter, and else in proportion ("approximate" is then true).
     """
     steps = run.rollouts.column("step")
     present = np.unique(steps)
@@ -34,7 +34,8 @@ def samples(run: RunData, decode: Decode | None) -> list[dict[str, Any]]:
 
 def _sample(run: RunData, columns: dict[str, np.ndarray], ids: np.ndarray, row: int, decode: Decode | None) -> dict[str, Any]:
     reward, advantage = rounded([columns["reward"][row], columns["advantage"][row]])
-    segments, approximate = version_segments(columns["completion_text"][row], run.rollouts.versions.row(row), ids, decode)
+    writers = np.where(run.rollouts.tokens("loss_mask").row(row), run.rollouts.versions.row(row), -1)
+    segments, approximate = version_segments(columns["completion_text"][row], writers, ids, decode)
     return {
         **{name: columns[name][row] for name in _SHOWN},
         "step": int(columns["step"][row]) + 1,

@@ -49,6 +49,10 @@ class RunDirectory:
         """Keep the directory to this process for as long as it lives. `UsageError` when another one has it."""
         self._lock.acquire()
 
+    def holder(self) -> str | None:
+        """The process that has the directory locked; None where it is free."""
+        return self._lock.holder()
+
     def release(self) -> None:
         """Give the directory free again."""
         self._lock.release()
@@ -72,6 +76,11 @@ class RunDirectory:
     def events(self) -> Path:
         """Everything that happened, with time and role."""
         return self.path / "events.jsonl"
+
+    @property
+    def status(self) -> Path:
+        """What everyone does now, or did last."""
+        return self.path / "status.json"
 
     @property
     def evaluations(self) -> Path:
@@ -103,11 +112,12 @@ class RunDirectory:
         """Directory of log files, one a role."""
         return self.path / "logs"
 
-    def truncate_after(self, step: int) -> None:
+    def truncate_after(self, step: int, *, events: bool = True) -> None:
         """Cut the run back to the state after `step` learner steps: what came later is about to be written again.
 
         Rows with a greater `step` go, and so do rollout files numbered `step` and up (file s holds the batch that step s + 1
-        of the metrics trained on). Events stay, since they did happen; only a torn last line goes. Idempotent.
+        of the metrics trained on). Events stay, since they did happen; only a torn last line goes, unless another process writes
+        them (`events` = False). Idempotent.
         """
         for path in (self.metrics, self.evaluations):
             rows = read_jsonl(path)
@@ -115,7 +125,8 @@ class RunDirectory:
             if len(kept) < len(rows):
                 rewrite_jsonl(path, kept)
             drop_torn_line(path)
-        drop_torn_line(self.events)
+        if events:
+            drop_torn_line(self.events)
         for path in self.rollouts.glob("*.parquet"):
             if int(path.stem) >= step:
                 path.unlink()

@@ -24,13 +24,9 @@ class RunLock:
             raise UsageError(f"{self.path.parent} is in use by process {os.getpid()}: this one")
         with disk_space_named(self.path):
             file = self.path.open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
+        if holder := _taken(file, fcntl.LOCK_EX):
             file.close()
-            raise UsageError(f"{self.path.parent} is in use by process {holder}; wait for it or stop it first") from None
+            raise UsageError(f"{self.path.parent} is in use by process {holder}; wait for it or stop it first")
         self._file = file
         _held.add(self)
         with disk_space_named(self.path):
@@ -38,9 +34,29 @@ class RunLock:
             file.write(f"{os.getpid()}\n")
             file.flush()
 
+    def holder(self) -> str | None:
+        """The process that has the lock; None where nobody has."""
+        if self._file is not None:
+            return str(os.getpid())
+        try:
+            with self.path.open(encoding="utf-8") as file:
+                return _taken(file, fcntl.LOCK_SH)
+        except FileNotFoundError:
+            return None
+
     def release(self) -> None:
         """Give the lock back; without it, nothing. The file stays: deleting it would let two processes lock two files of one name."""
         if self._file is not None:
             self._file.close()
             self._file = None
             _held.discard(self)
+
+
+def _taken(file: IO[str], kind: int) -> str | None:
+    """Lock the open file, or tell who has it."""
+    try:
+        fcntl.flock(file.fileno(), kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        return file.read().strip() or "unknown"
+    return None

@@ -15,6 +15,8 @@ SCRATCH = "model.source={kind='scratch', heads=%d, kv_heads=%d, d_model=%d}"
         ("quickstart", ["mode.kind=sync"], "mode.eta"),
         ("quickstart", ["mode.eta=0"], "mode.eta"),
         ("quickstart", ["mode.kind=lagged", "mode.eta=0"], "mode.eta"),
+        ("quickstart", ["mode.kind=lagged", "mode.eta=1", "mode.staleness=drop"], "mode.staleness"),
+        ("quickstart", [*SYNC, "mode.staleness=requeue"], "mode.staleness"),
         ("quickstart", ["batch.minibatches=3"], "batch.minibatches"),
         ("quickstart", ["batch.minibatches=64"], "batch.minibatches"),
         ("quickstart", ["sampling.max_new_tokens=32"], "batch.row_tokens"),
@@ -76,6 +78,7 @@ def test_a_contradiction_is_refused_at_its_field(recipe: str, overrides: list[st
     [
         ("quickstart", SYNC),
         ("quickstart", ["mode.kind=lagged", "mode.eta=1"]),
+        ("quickstart", ["mode.staleness=drop"]),
         ("quickstart", ["sampling.kv_on_swap=auto", "sampling.kv_divergence_limit=0.1"]),
         ("quickstart", ["batch.minibatches=2", "objective.clip_low=0.1"]),
         ("quickstart", ["objective.name=ppo", "objective.clip_high=0.3"]),

@@ -452,6 +452,13 @@ class Schedule:
         if self.recompute:
             self.scheduler.recompute_all()
             self.recomputed_as_oldest.update(list(self.requests)[:1])
+        else:
+            self.scheduler.recompute_undrawn()
+            self.recomputed_as_oldest.update(key for key in list(self.requests)[:1] if self.begins(key))
+
+    def begins(self, key: RequestKey) -> bool:
+        """Nothing is drawn yet."""
+        return len(self.tokens[key]) == len(self.requests[key].prompt)
 
     def dispatch(self, steps: int, *, decode_first: bool = False, abort: RequestKey | None = None) -> None:
         """One plan, checked, run and recorded. Rows make up to `steps` steps; a request may be aborted before the record."""
@@ -529,7 +536,7 @@ class Schedule:
             written = row.table[row.position // self.shape.page_tokens : last // self.shape.page_tokens + 1]
             if len(row.table) * self.shape.page_tokens <= last or any(self.scheduler.pool.references(page) != 1 for page in written):
                 raise Broken(f"{row} writes where it may not")
-            if row.mixed and self.recompute:
+            if row.mixed and (self.recompute or self.begins(row.key)):
                 raise Broken(f"{row} is mixed")
 
         running = {sequence.key for sequence in self.scheduler._running}
@@ -738,6 +745,13 @@ def shortest_first(s: Scheduler, admit: Callable = Scheduler._admit) -> None:
     admit(s)
 
 
+def shares_without_a_new_epoch(s: Scheduler, sequence: _Sequence, reserved: int = 0, furnish: Callable = Scheduler._furnish) -> bool:
+    epoch, done = sequence.epoch, furnish(s, sequence, reserved)
+    if done and epoch >= 0:
+        sequence.epoch = epoch
+    return done
+
+
 def one_page_too_few(s: Scheduler, sequence: _Sequence, dispatches: int = 1, due: Callable = Scheduler._pages_due) -> int:
     return max(1, due(s, sequence, dispatches) - 1)
 
@@ -759,6 +773,8 @@ def one_page_too_few(s: Scheduler, sequence: _Sequence, dispatches: int = 1, due
         (Scheduler, "_admit", shortest_first, "not served in order"),
         (Scheduler, "_pages_due", one_page_too_few, "writes where it may not"),
         (Scheduler, "recompute_all", lambda s: None, "is mixed"),
+        (Scheduler, "recompute_undrawn", lambda s: 0, "is mixed"),
+        (Scheduler, "_furnish", shares_without_a_new_epoch, "of another version|is mixed"),
         (Scheduler, "_fill", lambda s, sequence, end: setattr(sequence, "computed", end), "stands still"),
     ],
 )

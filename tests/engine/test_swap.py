@@ -4,6 +4,7 @@ The reference stitches it together from the definition: an explicit cache whose 
 them, and the same noise.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from slipstream.core.records import Sample, SampleRequest, WeightVersion
+from slipstream.core.records import Partial, Sample, SampleRequest, WeightVersion
 from slipstream.engine.sampling import draw
 from tests.engine.small import PER_DISPATCH, SPEC, assert_same, drain, engine, params, request, weights
 from tests.models.llama_oracle import LlamaOracle, file_tensors, log_softmax
@@ -177,3 +178,75 @@ def test_a_swap_that_meets_nobody_is_no_decision() -> None:
     running.step()
     assert events.rows == []
     assert running.last_swap is None
+
+
+def taken_over(sample: Sample, cut: int) -> Partial:
+    parts = {"completion_ids": sample.completion_ids[:cut], "logprobs": sample.logprobs[:cut], "versions": sample.versions[:cut]}
+    return Partial(ticket_index=0, sample=0, **parts)
+
+
+@pytest.mark.parametrize("cut", [1, BEFORE, 19])
+def test_a_sample_taken_over_goes_on_as_if_it_had_never_stopped(cut: int) -> None:
+    """After one prefill over the same weights: the same tokens, and in exact mode the same bits."""
+    options: dict[str, Any] = {"exact": True, "page_tokens": 8} if cut == BEFORE else {}
+    whole, other = drain(engine(**options), REQUESTS), engine(slots=2, **options)
+    for one in REQUESTS:
+        other.submit(replace(one, drawn=taken_over(whole[one.key[0]], cut)))
+    assert other.drawn(REQUESTS[2].key)[0] == whole["greedy"].completion_ids[:cut].tolist()  # it waits for a row
+    for name, sample in drain(other).items():
+        if options:
+            assert_same(sample, whole[name])
+        np.testing.assert_array_equal(sample.completion_ids, whole[name].completion_ids)
+        np.testing.assert_allclose(sample.logprobs, whole[name].logprobs, atol=1e-4, rtol=0)
+        assert len(sample.versions) == 20
+
+
+def test_a_sample_taken_over_by_newer_weights_keeps_the_versions_of_its_first_tokens() -> None:
+    """It is what recomputed keys and values give."""
+    swapped_here, other = swapped(1, on_swap="recompute"), engine()
+    other.load(weights(1))
+    for one in REQUESTS:
+        other.submit(replace(one, drawn=taken_over(swapped_here[one.key[0]], BEFORE)))
+    for name, sample in drain(other).items():
+        np.testing.assert_array_equal(sample.versions, swapped_here[name].versions)
+        np.testing.assert_array_equal(sample.completion_ids, swapped_here[name].completion_ids)
+
+
+@pytest.mark.parametrize(
+    ("ids", "change", "words"),
+    [
+        ([5] * 20, {}, "20 tokens are drawn already; at least 1 and fewer than max_new_tokens = 20"),
+        ([], {}, "0 tokens are drawn already"),
+        ([5, 17], {}, "outside the vocabulary of 17"),
+        ([5, 3], {"stop_ids": (3,)}, "hold a stop id"),
+        ([5], {"top_k": 3}, "log-probs before truncation or bias are not known"),
+    ],
+)
+def test_what_cannot_be_gone_on_from_is_refused(ids: list[int], change: dict[str, Any], words: str) -> None:
+    count = len(ids)
+    drawn = Partial(
+        ticket_index=0,
+        sample=0,
+        completion_ids=np.array(ids, np.int32),
+        logprobs=np.zeros(count, np.float32),
+        versions=np.zeros(count, np.int32),
+    )
+    with pytest.raises(ValueError, match=words):
+        engine().submit(replace(REQUESTS[0], drawn=drawn, **change))
+
+
+@pytest.mark.parametrize("on_swap", ["keep", "auto"])
+def test_a_request_whose_prompt_alone_was_computed_before_the_swap_is_wholly_of_the_new_version(on_swap: str) -> None:
+    """Its tokens all say the new version, so nothing of them may rest on the old one."""
+    running = engine(on_swap=on_swap, divergence_limit=1e9)
+    running.submit(REQUESTS[1])
+    running.step()
+    running.submit(REQUESTS[0])
+    running.step()  # its prompt is computed while the other's tokens are drawn
+    running.load(weights(1))
+    fresh = engine()
+    fresh.load(weights(1))
+    ended = drain(running)
+    assert set(ended["cold"].versions.tolist()) == {0, 1}
+    assert set(ended["warm"].versions.tolist()) == {1}
+    assert_same(ended["warm"], drain(fresh, REQUESTS[:1])["warm"])

@@ -15,15 +15,18 @@ class NumberedPrompts:
 
 
 JUDGED = Outcome(kind=OutcomeKind.VALUE, reward=1.0)
+WRONG = Outcome(kind=OutcomeKind.WRONG, reward=0.0)
 TIMEOUT = Outcome(kind=OutcomeKind.TIMEOUT, reward=None)
 
 
-def make_rollout(ticket: Ticket, sample: int, versions: Sequence[int], outcome: Outcome = JUDGED, sampler: str = "sampler-0") -> Rollout:
+def make_rollout(
+    ticket: Ticket, sample: int, versions: Sequence[int], outcome: Outcome = JUDGED, sampler: str = "sampler-0", lineage: int = 0
+) -> Rollout:
     """One completion token for each version."""
     tokens = len(versions)
     return Rollout(
         run_id="run",
-        lineage=0,
+        lineage=lineage,
         ticket_id=ticket.id,
         ticket_index=ticket.index,
         prompt_id=ticket.prompt.id,

@@ -11,17 +11,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from slipstream.core.clock import ManualClock
 from slipstream.core.codec import rollout_to_bytes
-from slipstream.core.errors import RunFailed, TransitionError
+from slipstream.core.errors import RolloutRefused, RunFailed, TransitionError
 from slipstream.core.records import Batch, Outcome, OutcomeKind, Ticket
+from slipstream.ledger.entries import TicketState
 from slipstream.ledger.journal import Journal
 from slipstream.ledger.ledger import Ledger
-from slipstream.ledger.state import Policy, TicketState
+from slipstream.ledger.state import Policy
 from tests.ledger.rollouts import JUDGED, TIMEOUT, NumberedPrompts, make_rollout
 
+EMPTY = {"completion_ids": np.int32, "logprobs": np.float32, "versions": np.int32, "loss_mask": bool}
 POLICY = Policy(prompts_per_step=2, group_size=2, eta=1, pinned=False, steps=4)
 TRUNCATED, OVERWRITTEN = "truncated", "overwritten"
 
@@ -117,27 +120,29 @@ def test_a_sample_without_a_verdict_is_counted_and_left_out(ledger: Ledger) -> N
     assert ledger.state.samples_dropped == {"timeout": 1}
 
 
-def test_a_sample_handed_in_again_is_turned_away_and_counted(ledger: Ledger) -> None:
-    """The same again, a different one, one that had no verdict, and each at every later stage of the ticket: first write wins."""
+def test_first_write_wins_and_everything_else_has_its_receipt(ledger: Ledger) -> None:
+    """The same again, a different one, one that had no verdict, one too many, and each at every later stage of the ticket."""
     tickets = ledger.claim("sampler-0", 2, 0)
     first = make_rollout(tickets[0], 0, [0], sampler="first")
+    late = replace(first, sampler_id="other", finished_s=9.0)  # the same sample, drawn by another worker
     other = make_rollout(tickets[0], 0, [0, 0], sampler="other")
-    ledger.submit([first, first])  # also within one message
-    ledger.submit([other])
-    ledger.submit([make_rollout(tickets[0], 1, [0], TIMEOUT), make_rollout(tickets[0], 1, [0])])
-    assert ledger.state.duplicates == 3
-    hand_in(ledger, tickets[1:], 0)
-    ledger.submit([other])
+    assert ledger.submit([first, first, late]) == ["accepted", "duplicate", "duplicate"]  # also within one message
+    assert ledger.submit([other]) == ["conflict"]
+    silent = make_rollout(tickets[0], 1, [0], TIMEOUT)
+    assert ledger.submit([silent, silent, make_rollout(tickets[0], 1, [0])]) == ["accepted", "duplicate", "conflict"]
+    hand_in(ledger, tickets[1:2], 0)
+    assert ledger.submit([other, first]) == ["conflict", "duplicate"]
     before = ledger.batch(0)
-    ledger.submit([other])
+    assert ledger.submit([other, first]) == ["conflict", "duplicate"]
     ledger.commit(0)
-    ledger.submit([other])
+    assert ledger.submit([other, first]) == ["conflict", "duplicate"]
     train_steps(ledger, 1)
     ledger.forget_before(1)
-    ledger.submit([other])
-    assert ledger.state.duplicates == 7
+    assert ledger.submit([other, first]) == ["closed", "closed"]
     assert before is not None
     assert [rollout.sampler_id for rollout in before.rollouts] == ["first", "sampler-0", "sampler-0"]
+    counted = ledger.counters()["submissions"]
+    assert counted == {"accepted": 8, "duplicate": 6, "conflict": 5, "closed": 2, "stale": 0}
 
 
 def test_duplicates_are_still_counted_after_a_restart(tmp_path: Path) -> None:
@@ -149,26 +154,44 @@ def test_duplicates_are_still_counted_after_a_restart(tmp_path: Path) -> None:
     state = ledger.state
     ledger.close()
     again = open_ledger(path)
-    assert again.state == state
+    assert again.state == replace(state, term=2)
     assert again.state.duplicates == 2
     again.close()
 
 
-def test_what_was_never_claimed_is_a_bug_and_changes_nothing(ledger: Ledger) -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sample_index": 2}, "sample_index must be 0 to 1"),
+        ({"ticket_index": 7, "ticket_id": "t00000007", "group_id": "g00000007"}, "nobody claimed"),
+        ({"ticket_id": "t00000001"}, "nobody claimed under these names"),
+        ({"run_id": "elsewhere"}, "run_id is 'elsewhere', and this is run 'run'"),
+        ({"lineage": 1}, "lineage is 1, and the run is at 0"),
+        ({"logprobs": np.array([-1.0, np.nan], np.float32)}, "log-prob of token 1 is nan"),
+        ({"logprobs": np.array([-np.inf, -1.0], np.float32)}, "log-prob of token 0 is -inf"),
+        ({"logprobs": np.array([[-1.0], [-1.0]], np.float32)}, r"logprobs is float32 \[2d\], not float32 \[1d\]"),
+        ({"logprobs": np.array([-1.0, -1.0])}, "logprobs is float64"),
+        ({"versions": np.array([0, 2], np.int32)}, "versions are 0 to 2, and there are 0 to 1"),
+        ({"versions": np.array([-1, 0], np.int32)}, "versions are -1 to 0"),
+        ({name: np.zeros(0, dtype) for name, dtype in EMPTY.items()}, "has no tokens"),
+    ],
+)
+def test_what_could_be_of_no_run_is_refused_and_changes_nothing(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    ledger = Ledger(tmp_path / "journal.sqlite", POLICY, NumberedPrompts(), ManualClock(), run_id="run")
     (ticket,) = ledger.claim("sampler-0", 1, 0)
-    good, unknown = make_rollout(ticket, 0, [0]), make_rollout(ticket, 2, [0])
+    good = make_rollout(ticket, 0, [0, 0])
     before, sequence = ledger.state, ledger.sequence
-    with pytest.raises(TransitionError, match="none of the 2 of its group"):
-        ledger.submit([good, unknown])
+    with pytest.raises(RolloutRefused, match=message):
+        ledger.submit([good, replace(make_rollout(ticket, 1, [0, 0]), **change)])
     assert (ledger.state, ledger.sequence) == (before, sequence)
-    ledger.submit([good])
+    assert ledger.submit([good]) == ["accepted"]
+    ledger.close()
 
 
-def test_tokens_older_than_the_ticket_allows_are_a_bug(ledger: Ledger) -> None:
+def test_tokens_older_than_the_ticket_allows_are_turned_away(ledger: Ledger) -> None:
     train_steps(ledger, 1)
     (ticket,) = ledger.claim("sampler-0", 1, 1)
-    with pytest.raises(TransitionError, match="version 0, below its floor 1"):
-        ledger.submit([make_rollout(ticket, 0, [1, 0, 1])])
+    assert ledger.submit([make_rollout(ticket, 0, [1, 0, 1]), make_rollout(ticket, 0, [1])]) == ["stale", "accepted"]
 
 
 def test_a_commit_comes_once_and_in_order(ledger: Ledger) -> None:
@@ -219,8 +242,7 @@ def test_groups_without_signal_are_dropped_for_further_prompts(tmp_path: Path, p
     assert [one.ticket_index for one in batch.dropped] == ([0, 0] if pinned else [0, 0, 3])
     dropped = ledger.state.samples_dropped
     assert (dropped["zero_variance"], dropped["timeout"]) == (2 if pinned else 3, 3)
-    ledger.submit(batch.dropped)
-    assert ledger.state.duplicates == len(batch.dropped)
+    assert ledger.submit(batch.dropped) == ["duplicate"] * len(batch.dropped)
     ledger.commit(0)
     ledger.close()
 
@@ -231,8 +253,7 @@ def test_groups_without_signal_are_dropped_for_further_prompts(tmp_path: Path, p
     assert again.batch(1) is not None
     again.commit(1)
     again.forget_before(2)
-    again.submit(batch.dropped)  # forgotten, and still a duplicate
-    assert again.state.duplicates == 2 * len(batch.dropped)
+    assert again.submit([replace(one, lineage=1) for one in batch.dropped]) == ["closed"] * len(batch.dropped)
     counts = again.state.balance()
     assert (counts["trained"], counts["dropped"], sum(counts.values())) == (4, 3, again.state.issued)
     assert again.state.entries == {}

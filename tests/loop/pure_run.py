@@ -6,7 +6,7 @@ weights are a hash of all it was trained on. So equal weights at the end mean eq
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from slipstream.loop.dispatch import Dispatch, SamplingRules
 from slipstream.loop.learn import Learn, Lessons, SamplerCounters, StepReport
 from slipstream.loop.phases import Phases
 from slipstream.telemetry.events import NullEvents
+from tests.loop.at_once import AtOnce, Chatty
 
 SEED = 11
 STOP = 0
@@ -195,7 +196,16 @@ class Saved:
 class PureRun:
     """One start of a run; `journal` and `saved` make it go on."""
 
-    def __init__(self, journal: Path, policy: Policy, samplers: Sequence[SamplerShape], schedule_seed: int, saved: Saved | None = None):
+    def __init__(
+        self,
+        journal: Path,
+        policy: Policy,
+        samplers: Sequence[SamplerShape],
+        schedule_seed: int,
+        saved: Saved | None = None,
+        *,
+        chatty: bool = False,  # episodes of two turns, answered late and in any order
+    ) -> None:
         self.policy, self.random = policy, random.Random(schedule_seed)
         self.clock, events, task = ManualClock(), NullEvents(), NumberTask()
         self.ledger = Ledger(journal, policy, task, self.clock)
@@ -211,11 +221,17 @@ class PureRun:
         for number, shape in enumerate(samplers):
             sampler = FakeSampler(f"sampler-{number}", self.clock, shape.slots, shape.tokens_per_step)
             collector = Collector(
-                run_id="run", seed=SEED, lineage=0, sampler_id=sampler.id, sampler_class=sampler.sampler_class, codec=task, grader=task
+                run_id="run",
+                seed=SEED,
+                lineage=self.ledger.state.lineage,
+                sampler_id=sampler.id,
+                sampler_class=sampler.sampler_class,
+                codec=task,
             )
             phases = Phases(sampler.id, self.clock, events)
             common = {"ledger": self.ledger, "store": self.store, "events": events, "clock": self.clock}
-            self.dispatches.append(Dispatch(sampler=sampler, collector=collector, rules=rules, phases=phases, **common))
+            roles = {"sampler": sampler, "environments": Chatty(task, self.random) if chatty else AtOnce(task), "phases": phases}
+            self.dispatches.append(Dispatch(collector=collector, rules=rules, **roles, **common))
         self._turns = [dispatch for dispatch, shape in zip(self.dispatches, samplers, strict=True) for _ in range(shape.turns)]
         self.learn = Learn(
             learner=self.learner,
@@ -223,7 +239,9 @@ class PureRun:
             store=self.store,
             lessons=Lessons(advantage=ADVANTAGES["rloo"]),
             audit_every=2,
-            counters=SamplerCounters(tokens=lambda: sum(dispatch.tokens for dispatch in self.dispatches), wait_s=lambda: 0.0),
+            counters=SamplerCounters(
+                tokens=lambda: sum(dispatch.tokens for dispatch in self.dispatches), wait_s=lambda: 0.0, unjudged=self._unjudged
+            ),
             phases=Phases("learner", self.clock, events),
             events=events,
             clock=self.clock,
@@ -244,6 +262,9 @@ class PureRun:
             else:
                 idle = 0 if turn.turn() else idle + 1
             assert idle < 500, f"nobody can do anything: {self.ledger.state.balance()}"
+
+    def _unjudged(self) -> Mapping[str, int]:
+        return self.ledger.state.samples_dropped
 
     def save(self) -> Saved:
         older = range(max(0, self.learner.version - self.policy.eta), self.learner.version) if self.policy.pinned else ()

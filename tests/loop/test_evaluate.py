@@ -12,6 +12,7 @@ from slipstream.loop.eval_format import evaluation_format, format_differences, f
 from slipstream.loop.evaluate import Draw, Plan, answers, evaluate, outcome_counts, tallies
 from slipstream.loop.intervals import wilson_interval
 from slipstream.loop.pass_at_k import score
+from tests.loop.at_once import AtOnce
 from tests.loop.pure_run import FakeSampler, NumberTask
 
 WEIGHTS = WeightVersion(lineage=0, version=6, params="w", digest="d6")
@@ -61,7 +62,7 @@ def prompts(count: int) -> list[Prompt]:
 
 def test_an_evaluation_is_greedy_in_order_and_of_one_version() -> None:
     task, sampler = EveryThird(), Recorded(slots=2)
-    result = evaluate(sampler=sampler, weights=WEIGHTS, prompts=prompts(10), grader=task, codec=task, plan=PLAN)
+    result = evaluate(sampler=sampler, weights=WEIGHTS, prompts=prompts(10), environments=AtOnce(task), codec=task, plan=PLAN)
     assert sampler.version == 6
     assert {(request.temperature, request.max_new_tokens) for request in sampler.requests} == {(0.0, 8)}
     assert (result.step, result.task, result.weight_digest, result.format_hash) == (6, "numbers", "d6", "f")
@@ -77,14 +78,14 @@ def test_an_evaluation_is_greedy_in_order_and_of_one_version() -> None:
 def test_samples_for_pass_at_k_are_drawn_beside_the_greedy_answers() -> None:
     task, sampler = FirstToken(), Recorded(slots=3)
     plan = replace(PLAN, sampled=Draw(samples=6, temperature=0.7, max_new_tokens=8), k=(4, 2))
-    result = evaluate(sampler=sampler, weights=WEIGHTS, prompts=prompts(20), grader=task, codec=task, plan=plan)
-    alone = evaluate(sampler=Recorded(slots=7), weights=WEIGHTS, prompts=prompts(20), grader=task, codec=task, plan=PLAN)
+    result = evaluate(sampler=sampler, weights=WEIGHTS, prompts=prompts(20), environments=AtOnce(task), codec=task, plan=plan)
+    alone = evaluate(sampler=Recorded(slots=7), weights=WEIGHTS, prompts=prompts(20), environments=AtOnce(task), codec=task, plan=PLAN)
     assert (result.pass_at_1, result.ci, result.n) == (alone.pass_at_1, alone.ci, alone.n)
     assert [request.temperature for request in sampler.requests] == [0.0] * 20 + [0.7] * 120
     assert [(found.k, type(found)) for found in result.pass_at_k] == [(2, PassAtK), (4, PassAtK)]
     assert result.drawn == 6
     assert sum(result.outcomes.values()) == 140
-    by_hand = answers(sampler=loaded(5), prompts=prompts(20), grader=task, codec=task, draw=plan.sampled or GREEDY)
+    by_hand = answers(sampler=loaded(5), prompts=prompts(20), environments=AtOnce(task), codec=task, draw=plan.sampled or GREEDY)
     assert result.pass_at_k[0] == score(tallies(by_hand), 2)
 
 
@@ -98,7 +99,7 @@ def test_answers_depend_on_their_prompt_and_seed_alone() -> None:
     task, draw = FirstToken(), Draw(samples=3, temperature=1.0, max_new_tokens=8, seed=5)
 
     def drawn(slots: int, asked: list[Prompt], draw: Draw) -> dict[tuple[str, int], str]:
-        found = answers(sampler=loaded(slots), prompts=asked, grader=task, codec=task, draw=draw)
+        found = answers(sampler=loaded(slots), prompts=asked, environments=AtOnce(task), codec=task, draw=draw)
         return {(answer.prompt.id, answer.drawn.key[1]): answer.text for answer in found}
 
     whole = drawn(1, prompts(12), draw)
@@ -114,7 +115,7 @@ def test_failures_of_the_grader_are_counted_and_left_out() -> None:
     found = answers(
         sampler=loaded(4),
         prompts=prompts(9),
-        grader=task,
+        environments=AtOnce(task),
         codec=task,
         draw=Draw(samples=5, max_new_tokens=8, temperature=1.0),
         on_answer=told.append,
@@ -133,14 +134,14 @@ def test_failures_of_the_grader_are_counted_and_left_out() -> None:
 def test_nothing_to_evaluate_on_is_told() -> None:
     task = EveryThird()
     with pytest.raises(RunFailed, match="no held-out prompts"):
-        evaluate(sampler=Recorded(1), weights=WEIGHTS, prompts=[], grader=task, codec=task, plan=PLAN)
+        evaluate(sampler=Recorded(1), weights=WEIGHTS, prompts=[], environments=AtOnce(task), codec=task, plan=PLAN)
     with pytest.raises(RunFailed, match="pass@1 cannot be told: none of 1 problems has 1 answers"):
-        evaluate(sampler=Recorded(1), weights=WEIGHTS, prompts=prompts(5)[4:], grader=task, codec=task, plan=PLAN)
+        evaluate(sampler=Recorded(1), weights=WEIGHTS, prompts=prompts(5)[4:], environments=AtOnce(task), codec=task, plan=PLAN)
 
 
 def test_two_problems_of_one_id_are_refused() -> None:
     with pytest.raises(ValueError, match="one id"):
-        tallies(answers(sampler=loaded(1), prompts=[prompts(1)[0]] * 2, grader=EveryThird(), codec=EveryThird(), draw=GREEDY))
+        tallies(answers(sampler=loaded(1), prompts=[prompts(1)[0]] * 2, environments=AtOnce(EveryThird()), codec=EveryThird(), draw=GREEDY))
 
 
 def test_the_format_changes_with_what_changes_a_scores_meaning() -> None:

@@ -39,20 +39,29 @@ def test_a_run_makes_its_steps_with_every_prompt_once_and_no_token_too_old(
     assert set(groups) == set(range(21))
     assert len(groups) == 84 - sum(run.ledger.state.samples_dropped.values())
     assert run.ledger.state.samples_dropped["timeout"] > 0
+    outcomes = [row["outcomes"] for row in run.metrics()]
+    assert sum(row["timeout"] for row in outcomes) == run.ledger.state.samples_dropped["timeout"]
+    assert [row["value"] + row["wrong"] for row in outcomes] == [row["samples"] for row in run.metrics()]
     assert [dispatch.turn() for dispatch in run.dispatches] == [False] * len(crew)  # nothing is left to do
     assert run.ledger.state.balance()["trained"] == 21
     run.ledger.close()
 
 
+@pytest.mark.parametrize("chatty", [False, True], ids=["one turn", "episodes"])
 @pytest.mark.parametrize("eta", [0, 1, 3])
-def test_pinned_modes_repeat_bit_for_bit_with_any_samplers_in_any_order(tmp_path: Path, eta: int) -> None:
+def test_pinned_modes_repeat_bit_for_bit_with_any_samplers_in_any_order(tmp_path: Path, eta: int, chatty: bool) -> None:
+    """Whatever the order in which verdicts and environments answer; an episode is of one version, through all its turns."""
     runs = [
-        PureRun(tmp_path / f"{number}.sqlite", policy(True, eta), crew, schedule_seed=number)
+        PureRun(tmp_path / f"{number}.sqlite", policy(True, eta), crew, schedule_seed=number, chatty=chatty)
         for number, crew in enumerate((ONE, FAST_AND_SLOW, MANY))
     ]
     for run in runs:
         run.run()
         run.ledger.close()
+        for step, report in enumerate(run.reports):
+            assert {int(version) for one in report.batch.rollouts for version in one.versions} == {max(0, step - eta)}
+        turns = max(row["turns_mean"] for row in run.metrics())
+        assert turns > 1.2 if chatty else turns == 1.0
     assert runs[0].batch_bytes() == runs[1].batch_bytes() == runs[2].batch_bytes()
     assert len({run.learner.params for run in runs}) == 1
 
@@ -66,6 +75,22 @@ def test_inflight_runs_differ_and_new_weights_meet_running_samples(tmp_path: Pat
     assert runs[0].learner.params != runs[1].learner.params
     assert max(row["mixed_version_share"] for row in runs[0].metrics()) > 0
     assert max(row["age_max"] for row in runs[0].metrics()) > 0
+
+
+def test_inflight_episodes_take_new_weights_between_turns_and_keep_the_bound(tmp_path: Path) -> None:
+    run = PureRun(tmp_path / "journal.sqlite", policy(False, 2), MANY, schedule_seed=3, chatty=True)
+    run.run()
+    run.ledger.close()
+    rollouts = [rollout for report in run.reports for rollout in report.batch.rollouts]
+    assert {rollout.ticket_index for rollout in rollouts} == set(range(21))
+    spoken = [one for one in rollouts if not one.loss_mask.all()]
+    assert any(one.versions.min() != one.versions.max() for one in spoken)
+    for one in spoken:
+        (first,) = np.flatnonzero(~one.loss_mask)[:1]
+        assert one.completion_ids[~one.loss_mask].tolist() == [7, first]
+        assert (one.versions[~one.loss_mask] == one.versions[first - 1]).all()
+        assert not one.logprobs[~one.loss_mask].any()
+    assert all(row["age_max"] <= 2 for row in run.metrics())
 
 
 @pytest.mark.parametrize("eta", [0, 1, 3])

@@ -26,7 +26,7 @@ def test_a_rollout_becomes_prompt_and_completion_with_the_loss_on_what_the_model
     assert sequence.loss_mask.tolist() == [False, False, True, False, True]
     assert sequence.advantages.tolist() == [0.0, 0.0, -1.5, 0.0, -1.5]
     assert sequence.behaviour_logprobs.tolist() == [0.0, 0.0, -0.25, 0.0, -0.5]
-    assert sequence.versions.tolist() == [-1, -1, 3, 3, 4]
+    assert sequence.versions.tolist() == [-1, -1, 3, -1, 4]
     types = (sequence.token_ids, sequence.advantages, sequence.behaviour_logprobs, sequence.versions, sequence.loss_mask)
     assert [array.dtype for array in types] == [np.int32, np.float32, np.float32, np.int32, np.bool_]
 

@@ -1,6 +1,7 @@
 """The numbers behind the page against slow and obvious ways to get them."""
 
 import base64
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipstream.core.records import Fate
 from slipstream.telemetry.columns import packed, rounded
 from slipstream.telemetry.lanes import chosen, joined, lanes
-from slipstream.telemetry.page_data import age_histogram
-from slipstream.telemetry.reading import version_segments
+from slipstream.telemetry.page_data import age_histogram, page_data
+from slipstream.telemetry.reading import samples, version_segments
+from slipstream.telemetry.rollouts import write_rollouts
 from slipstream.telemetry.run_data import RunData, load_run
+from slipstream.telemetry.run_directory import RunDirectory
 from slipstream.telemetry.throughput import binned_rate
+from tests.ledger.rollouts import make_rollout
+from tests.loop.tickets import ticket
 from tests.telemetry.synthetic import Shape, make_run
 
 RAMP = st.tuples(st.floats(0, 50), st.floats(0.01, 30), st.floats(0, 100))  # start, length, amount
@@ -114,6 +120,26 @@ def test_text_is_cut_at_the_version_by_letter_by_decoder_or_in_proportion() -> N
     assert version_segments("aabbcd", versions, ids, lambda part: "aabbcd"[: 2 * len(part)]) == ([[3, "aabbcd"], [4, ""]], False)
     assert version_segments("0123456789", versions, ids, None) == ([[3, "012345"], [4, "6789"]], True)
     assert version_segments("0123456789", np.array([3, 3]), ids[:2], None) == ([[3, "0123456789"]], False)
+
+
+def test_what_an_environment_wrote_is_told_apart(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", "")
+    mask = np.array([True, True, False, False, True])
+    spoken = replace(make_rollout(ticket(0), 0, [3, 3, 3, 3, 4]), loss_mask=mask, completion_text="ab=7#")
+    write_rollouts(run.rollouts, 4, [spoken], Fate.TRAINED, [0.5])
+    (shown,) = samples(load_run(run.path), lambda ids: "ab=7#"[: len(ids)])
+    assert shown["segments"] == [[3, "ab"], [-1, "=7"], [4, "#"]]
+    assert shown["age"] == 1
+
+
+def test_outcomes_are_counted_by_step_and_scores_by_k(run: RunData) -> None:
+    data = page_data(run, None, None)
+    assert set(data["outcomes"]) == {"value", "wrong", "timeout", "infrastructure"} | ({"unparseable"} & set(data["outcomes"]))
+    assert data["outcomes"]["timeout"] == [step % 3 for step in range(10)]
+    judged = np.sum([data["outcomes"].get(kind, [0] * 10) for kind in ("value", "wrong", "unparseable")], axis=0)
+    assert judged.tolist() == [32] * 10
+    assert list(data["evaluations"]["pass_at_k"]) == [4]
+    assert len(data["evaluations"]["pass_at_k"][4]) == len(data["evaluations"]["step"])
 
 
 def test_columns_refuse_what_does_not_fit() -> None:

@@ -50,12 +50,13 @@ def toy_run(config, policy, evaluated: Sequence[int]) -> dict[str, Any]:
         while parts.learner.version < STEPS:
             if parts.learner.version in evaluated:
                 greedy[str(parts.learner.version)] = round(parts.roles.evaluate(parts.learner.weights()).pass_at_1, 4)
-            while parts.roles.dispatch.turn():
+            while parts.dispatch.turn() or parts.dispatch.episodes.unanswered:
                 pass
             report = parts.roles.learn.turn()
             assert report is not None, "the sampler is idle and the batch is not complete"
             rows.append(report.metrics)
         greedy[str(STEPS)] = round(parts.roles.evaluate(parts.learner.weights()).pass_at_1, 4)
+        parts.dispatch.close(drain=False)
         parts.ledger.close()
     return {
         "greedy": greedy,

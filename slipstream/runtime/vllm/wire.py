@@ -42,6 +42,8 @@ def problems(request: SampleRequest) -> list[str]:
     wild = [(token, value) for token, value in request.logit_bias if abs(value) > LARGEST_BIAS]
     if wild:
         found.append(f"logit_bias of token {wild[0][0]} is {wild[0][1]}; a vLLM server takes -{LARGEST_BIAS:g} to {LARGEST_BIAS:g}")
+    if request.drawn is not None:
+        found.append("tokens drawn elsewhere; a vLLM server's random stream would begin anew after them")
     return found
 
 

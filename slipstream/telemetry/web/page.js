@@ -9,11 +9,12 @@ function buildPage(page, data) {
   if (data.compare) page.append(comparePart(data, data.compare));
   page.append(
     section("Learning", "What the policy learned, step by step.", learningPart(data)),
+    section("Verdicts", "How the samples of each step ended. Those without a verdict (timeout, infrastructure) are never trained on.", verdictsPart(data)),
     section("Throughput", "Tokens a second over the run: one band a sampler, and what the learner took in below. Gaps are time in which nobody sampled or nobody trained.", ...throughputPart(data.throughput)),
     section("Lanes", "One row a slot, one box a rollout, coloured by the policy version that wrote its tokens: a box of several colours took in new weights while it was being written. Scroll to zoom, drag to move, point at anything to read it.", data.lanes.rollouts || data.lanes.spans.role.length ? lanesPart(data.lanes) : nothing("No rollout was finished and no phase recorded yet.")),
     section("Trust", "How stale the trained tokens were, and how far the learner's probabilities had moved from the samplers'.", trustPart(data)),
     section("Where the time went", "Seconds of each learner phase, and the share of each step in which a role had nothing to do.", phasesPart(data)),
-    section("Samples to read", "Rollouts of the first and last step and of some between. The small number before a stretch of text is the policy version that wrote it.", data.samples.length ? samplesPart(data.samples) : nothing("No rollout has been trained on yet.")),
+    section("Samples to read", "Rollouts of the first and last step and of some between. The small number before a stretch of text is the policy version that wrote it; what an environment wrote is grey.", data.samples.length ? samplesPart(data.samples) : nothing("No rollout has been trained on yet.")),
     section("Configuration", null, make("details", { class: "panel" }, make("summary", {}, "run.toml, whole"), make("pre", {}, data.config || "empty"))),
   );
 }
@@ -82,6 +83,44 @@ function learningPart({ metrics, evaluations, warm_start: warm }) {
   return make("div", { class: "grid" }, ...charts);
 }
 
+const ENDINGS = {
+  value: ["rewarded", "var(--right)"],
+  wrong: ["wrong", "var(--wrong)"],
+  unparseable: ["no answer to read", COLOUR[5]],
+  timeout: ["timeout: no verdict", COLOUR[3]],
+  infrastructure: ["failure: no verdict", COLOUR[4]],
+};
+
+// The middle edges of steps: a bin a step.
+function stepEdges(steps) {
+  return [...steps.map((step) => step - 0.5), (steps[steps.length - 1] ?? 0) + 0.5];
+}
+
+function verdictsPart({ metrics, outcomes, evaluations }) {
+  const steps = metrics.step;
+  const found = Object.entries(outcomes);
+  const series = found.map(([kind, y]) => ({ name: ENDINGS[kind][0], colour: ENDINGS[kind][1], y }));
+  const total = (values) => values.reduce((sum, value) => sum + value, 0);
+  const all = total(found.map(([, y]) => total(y)));
+  const hint = all ? `In all ${write.whole(all)}: ${found.map(([kind, y]) => `${ENDINGS[kind][0].split(":")[0]} ${write.whole(total(y))}`).join(", ")}.` : null;
+  const charts = [stackChart({ title: "Outcomes", hint, edges: stepEdges(steps), binName: (i) => `step ${steps[i]}`, x: STEP, y: { label: "samples", write: write.whole }, series, height: 240, empty: "not recorded in this run" })];
+  const share = { label: "share", domain: [0, 1], write: write.percent };
+  if (metrics.turns_mean.some((value) => value > 1)) {
+    const lines = [curve("episodes that call a tool", "call_share", metrics, COLOUR[0]), curve("calls answered with an error", "failed_call_share", metrics, COLOUR[4]), curve("tokens that environments wrote", "environment_token_share", metrics, COLOUR[2])];
+    charts.push(lineChart({ title: "Episodes", x: STEP, y: share, series: lines, height: 240 }), lineChart({ title: "Turns", x: STEP, y: { label: "of the model, an episode" }, series: [curve("turns", "turns_mean", metrics, COLOUR[0])] }));
+  }
+  if (metrics.refilled_groups.some((value) => value)) {
+    const lines = [curve("replaced by further prompts", "refilled_groups", metrics, COLOUR[2]), curve("trained on all the same", "zero_variance_groups", metrics, COLOUR[5])];
+    charts.push(lineChart({ title: "Groups without signal", x: STEP, y: { label: "groups", domain: [0, null] }, series: lines }));
+  }
+  const ks = Object.entries(evaluations.pass_at_k);
+  if (ks.length) {
+    const lines = ks.map(([k, y], i) => ({ name: `pass@${k}`, colour: COLOUR[(i + 1) % COLOUR.length], x: evaluations.step, y, dots: true }));
+    charts.push(lineChart({ title: "Held-out pass@k", x: STEP, y: { ...share, label: "share solved" }, series: [heldOut(evaluations, "step", COLOUR[0], "greedy, 95 % band"), ...lines] }));
+  }
+  return make("div", { class: "grid" }, ...charts);
+}
+
 function throughputPart(throughput, top = {}) {
   const edges = throughput.edges_s;
   const span = top.span || edges[edges.length - 1] || 1;
@@ -122,13 +161,12 @@ function fittingTop(sums) {
 function phasesPart({ metrics, phases }) {
   const steps = metrics.step;
   const series = Object.entries(phases).map(([name, y]) => ({ name, y, colour: `var(--phase-${name}, var(--muted))` }));
-  const edges = [...steps.map((step) => step - 0.5), (steps[steps.length - 1] ?? 0) + 0.5];
   const idle = [curve("samplers", "sampler_idle", metrics, COLOUR[0]), curve("learner", "learner_idle", metrics, COLOUR[1])];
   const { top, hint } = fittingTop(steps.map((_, i) => series.reduce((sum, one) => sum + (one.y[i] || 0), 0)));
   return make(
     "div",
     { class: "grid" },
-    stackChart({ title: "Learner phases", hint, edges, binName: (i) => `step ${steps[i]}`, x: STEP, y: { label: "seconds", write: write.number, top }, series, height: 240, empty: "no learner step in this run yet" }),
+    stackChart({ title: "Learner phases", hint, edges: stepEdges(steps), binName: (i) => `step ${steps[i]}`, x: STEP, y: { label: "seconds", write: write.number, top }, series, height: 240, empty: "no learner step in this run yet" }),
     lineChart({ title: "Idle", x: STEP, y: { label: "share of the step", domain: [0, 1], write: write.percent }, series: idle, height: 240, empty: "no learner step in this run yet" }),
   );
 }

@@ -82,6 +82,7 @@ function sampleRow(sample) {
 }
 
 function shaded(version, text) {
+  if (version < 0) return make("span", { class: "environment", title: "written by the environment" }, text);
   const part = make("span", { class: "shade", title: `written by policy version ${version}` }, make("sup", {}, String(version)), text);
   part.style.setProperty("--colour", versionColour(version, darkScheme.matches));
   return part;

@@ -1,0 +1,19 @@
+"""Options that all commands of one role have in common."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+JoinOption = Annotated[str, typer.Option("--join", metavar="URL", help="The coordinator, e.g. http://host:8700.")]
+TokenOption = Annotated[Path | None, typer.Option("--token-file", help="File with the token that the coordinator asks for.")]
+CaOption = Annotated[Path | None, typer.Option("--tls-ca", help="Certificates to trust, for a coordinator with one of its own making.")]
+NameOption = Annotated[
+    str | None, typer.Option("--name", help="Who this is: a process that comes again under its name takes its place again at once.")
+]
+HostOption = Annotated[
+    str | None, typer.Option("--host", help="Address to serve weights to others at; default the one on the way to the coordinator.")
+]
+PortOption = Annotated[int, typer.Option("--port", help="Port to serve weights at; 0 takes any free one.")]
+CertOption = Annotated[Path | None, typer.Option("--tls-cert", help="Certificate to serve under (PEM); needs --tls-key.")]
+KeyOption = Annotated[Path | None, typer.Option("--tls-key", help="Its private key (PEM).")]

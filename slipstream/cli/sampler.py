@@ -1,0 +1,44 @@
+"""`slipstream sampler`: draws samples for a run that is somewhere else."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from slipstream.cli.joining import CaOption, CertOption, HostOption, JoinOption, KeyOption, NameOption, PortOption, TokenOption
+from slipstream.cli.precision import PrecisionOption
+
+
+def sampler_command(
+    join: JoinOption,
+    token_file: TokenOption = None,
+    precision: Annotated[PrecisionOption | None, typer.Option(help="Of weights and products; default the run's.")] = None,
+    name: NameOption = None,
+    host: HostOption = None,
+    port: PortOption = 0,
+    tls_ca: CaOption = None,
+    tls_cert: CertOption = None,
+    tls_key: KeyOption = None,
+) -> None:
+    """Join a run and sample for it, until it is over. SIGTERM or Ctrl-C: claims nothing more, hands over what it has, leaves.
+
+    Example: slipstream sampler --join http://127.0.0.1:8700
+    """
+    from slipstream.runtime.join.address import Address, JoinSettings, secret
+    from slipstream.runtime.join.caller import Ending
+    from slipstream.runtime.processes.parent import end_with_supervisor
+    from slipstream.runtime.stop import STOPPED, StopFlag, installed
+
+    end_with_supervisor()
+    address = Address(url=join, token=secret(token_file), ca_file=tls_ca)
+    settings = JoinSettings(address=address, name=name, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key)
+
+    from slipstream.runtime.processes.sampler import sample
+
+    with installed(StopFlag(), "leaving; once more to stop at once") as stop:
+        try:
+            sample(settings, precision.value if precision else None, stop)
+        except Ending as ending:
+            print(f"slipstream: {ending}", file=sys.stderr)
+    if stop.is_set():
+        raise typer.Exit(STOPPED)

@@ -1,0 +1,1 @@
+"""Tools that a model may call, and the environment that runs its calls."""

@@ -1,0 +1,362 @@
+"""What the coordinator does for each message: the ledger's calls, with who may make them, and what the ledger does not keep.
+
+Synchronous and called by one thread, the ledger's; what it keeps beside the ledger (published manifests, workers' counters) is lost
+with the process and comes back from the workers. Called by `coordinator.app`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from slipstream.core.clock import Clock
+from slipstream.core.errors import StaleEpoch
+from slipstream.core.records import Batch, Membership, Progress, Receipt, Rollout, Standing, Ticket
+from slipstream.ledger.ledger import Ledger
+from slipstream.ledger.state import WorkerEntry
+from slipstream.runtime.coordinator import figures
+from slipstream.runtime.coordinator.announcements import Announcements
+from slipstream.runtime.coordinator.checks import Bounds, check_rollout
+from slipstream.runtime.coordinator.messages import (
+    CODE_VERSION,
+    SCHEMA_VERSION,
+    Announcement,
+    Begin,
+    Call,
+    Claim,
+    Counted,
+    Counters,
+    EventRow,
+    Join,
+    Joined,
+    MessageError,
+    News,
+    Note,
+    Publish,
+    Renew,
+    Report,
+    SaveProgress,
+    Step,
+    Submit,
+    Wanted,
+    Watch,
+    partial_from_wire,
+)
+from slipstream.telemetry.jsonl import JsonlWriter
+
+MOST_AHEAD_S = 60.0  # by one event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What a joiner is told of the run."""
+
+    run_id: str
+    config: str  # TOML
+    run_dir: str
+    host: str
+
+
+@dataclass(slots=True, kw_only=True)
+class _Told:
+    """What one worker has said of itself in its present epoch; lost with the process, and said again."""
+
+    epoch: int
+    tokens: int = 0
+    wait_s: float = 0.0
+    loaded: int = -1  # version
+
+
+class Desk:
+    """One run's. `closing` ends long polls."""
+
+    def __init__(
+        self, ledger: Ledger, facts: RunFacts, bounds: Bounds, announcements: Announcements, events: JsonlWriter, clock: Clock
+    ) -> None:
+        self._ledger, self._facts, self._bounds, self._announcements = ledger, facts, bounds, announcements
+        self._events, self._clock = events, clock
+        self._ahead_s = 0.0  # of the clock: what passed while the coordinator was down, as the workers' events tell
+        self._told: dict[str, _Told] = {}
+        self._reported: dict[str, int] = {}  # events handed in, by process
+        self._counters = Counters()
+        self._own_changes = 0
+        self._seen: tuple[int, list[str]] = (-1, [])  # the state of things as of a sequence
+        self.finished = False  # the last checkpoint is written too
+        self.closing = False
+
+    @property
+    def sequence(self) -> int:
+        """Grows with every change of what `news` or `batch` may answer."""
+        return self._ledger.sequence + self._own_changes
+
+    @property
+    def term(self) -> int:
+        return self._ledger.state.term
+
+    @property
+    def done(self) -> bool:
+        """The last batch is trained."""
+        state = self._ledger.state
+        return state.version >= state.policy.steps
+
+    @property
+    def present(self) -> list[str]:
+        """Workers that have joined and neither left nor lost their lease."""
+        return [name for name, worker in self._ledger.state.workers.items() if worker.here]
+
+    def emit(self, role: str, kind: str, **fields: Any) -> None:
+        """Something that happened now."""
+        self._events.write({"time": round(self._now_s(), 6), "role": role, "kind": kind, **fields})
+
+    def join(self, message: Join) -> Joined:
+        """Raises MessageError for another program, another run, or a second learner."""
+        if (message.schema_version, message.code) != (SCHEMA_VERSION, CODE_VERSION):
+            raise MessageError(
+                f"this {message.kind} is slipstream {message.code} and speaks schema {message.schema_version}; the coordinator is "
+                f"slipstream {CODE_VERSION} and speaks schema {SCHEMA_VERSION}; install the coordinator's version",
+                409,
+            )
+        self._check_run(message.run_id or self._facts.run_id)
+        state = self._ledger.state
+        namesakes = [name for name, one in state.workers.items() if one.incarnation == message.incarnation and one.kind != message.kind]
+        if namesakes:
+            raise MessageError(f"{message.incarnation!r} is the name of {namesakes[0]}; a {message.kind} needs another --name", 409)
+        learners = [name for name in self.present if state.workers[name].kind == message.kind == "learner"]
+        others = [name for name in learners if state.workers[name].incarnation != message.incarnation]
+        if others:
+            raise MessageError(f"{others[0]} trains this run already; a second learner has to wait until its lease ends", 409)
+        return self._seated(self._ledger.join(message.kind, message.incarnation, message.capabilities))
+
+    def _seated(self, member: Membership) -> Joined:
+        facts, state = self._facts, self._ledger.state
+        self._told[member.worker] = _Told(epoch=member.epoch)
+        self.emit("coordinator", "joined", worker=member.worker, epoch=member.epoch, **state.workers[member.worker].capabilities)
+        return Joined(
+            worker=member.worker,
+            epoch=member.epoch,
+            term=member.term,
+            lease_s=member.lease_s,
+            run_id=facts.run_id,
+            clock_s=self._now_s(),
+            config=facts.config,
+            run_dir=facts.run_dir,
+            host=facts.host,
+            version=state.version,
+            lineage=member.lineage,
+        )
+
+    def renew(self, message: Renew) -> Standing:
+        """Raises StaleEpoch for a worker that is not here in this epoch."""
+        self._check_run(message.run_id)
+        told = Progress(tokens=message.tokens, last_token_s=message.last_token_s, last_load_s=message.last_load_s, phase=message.phase)
+        standing = self._ledger.renew(message.worker, message.epoch, told)
+        self._count(message)
+        return standing
+
+    def leave(self, message: Call) -> None:
+        """Polite: the worker's tickets come back at once. Said twice it is heard once. A learner that leaves a run that is done ends it."""
+        self._check_run(message.run_id)
+        here = message.worker in self.present
+        self._ledger.leave(message.worker, message.epoch)
+        if here:
+            self.finished = self.finished or (self.done and self._ledger.state.workers[message.worker].kind == "learner")
+            self.emit("coordinator", "left", worker=message.worker)
+
+    def claim(self, message: Claim) -> list[Ticket]:
+        self._present(message)
+        self._count(message).loaded = message.loaded_version
+        return self._ledger.claim(message.worker, message.tickets, message.loaded_version, epoch=message.epoch, holding=message.holding)
+
+    def wanted(self, message: Wanted) -> int | None:
+        self._present(message)
+        return self._ledger.wanted_version(message.newest)
+
+    def submit(self, message: Submit, rollouts: list[Rollout]) -> list[Receipt]:
+        """Whoever has drawn them: rollouts describe themselves, and an ended lease makes no token worse."""
+        self._check_run(message.run_id)
+        lineage = self._ledger.state.lineage
+        for rollout in rollouts:
+            if rollout.lineage < lineage:
+                raise StaleEpoch(f"rollouts of lineage {rollout.lineage} are of no use: the run is at lineage {lineage}; join again")
+            check_rollout(rollout, self._bounds)
+        self._count(message)
+        receipts = self._ledger.submit(rollouts)
+        refused = [receipt for receipt in receipts if receipt is not Receipt.ACCEPTED]
+        if refused:
+            self.emit("coordinator", "turned_away", worker=message.worker, receipts=[str(receipt) for receipt in refused])
+        return receipts
+
+    def save_progress(self, message: SaveProgress) -> None:
+        self._present(message)
+        self._ledger.save_progress(message.worker, message.epoch, [partial_from_wire(partial) for partial in message.partials])
+
+    def begin(self, message: Begin) -> Joined:
+        """The learner is at `version` and trains on from there: what came later is served again. Where that is a step back, every
+        worker has to join anew; the learner has by this call."""
+        entry, state = self._present_learner(message), self._ledger.state
+        if message.version > state.version:
+            raise MessageError(f"a checkpoint of step {message.version} is of another run: this one has trained {state.version}", 409)
+        if message.version * state.policy.prompts_per_step < state.forgotten:
+            raise MessageError(f"a checkpoint of step {message.version} is older than the batches that this run still has", 409)
+        self._ledger.restart(message.version)
+        self.finished = False
+        self._announcements.clear()
+        self._own_changes += 1
+        return self._seated(self._ledger.join(entry.kind, entry.incarnation, entry.capabilities))
+
+    def batch(self, message: Step) -> Batch | None:
+        self._present_learner(message)
+        state = self._ledger.state
+        if message.step > state.batched or (message.step < state.batched and not state.members(message.step)):
+            raise MessageError(
+                f"there is no batch {message.step}: {state.batched} are fixed, and those before the kept checkpoints are gone", 409
+            )
+        return self._ledger.batch(message.step)
+
+    def commit(self, message: Step) -> Counters:
+        """A step that is trained already was committed by this call before; its answer got lost."""
+        self._present_learner(message)
+        if message.step != self._ledger.state.version - 1:
+            self._ledger.commit(message.step)
+        return self._counters
+
+    def publish(self, message: Publish) -> None:
+        self._present_learner(message)
+        if self._announcements.publish(message):
+            self._own_changes += 1
+
+    def sync(self, message: Call) -> None:
+        self._present_learner(message)
+        self._ledger.sync()
+
+    def forget(self, message: Step) -> None:
+        self._present_learner(message)
+        self._ledger.forget_before(message.step)
+
+    def news(self, message: Watch) -> News | None:
+        """The state of things, if it is not the one that the worker has seen."""
+        self._present(message)
+        if self._seen[0] != self.sequence:  # the same for all who wait
+            wanted = self._ledger.wanted_version(self._announcements.newest)
+            seen = [f"term {self.term}", f"wanted {wanted}", f"done {self.done}", *self._announcements.names]
+            self._seen = (self.sequence, seen)
+        seen = self._seen[1]
+        if seen == message.seen:
+            return None
+        known = message.seen if message.seen[:1] == seen[:1] else []
+        announcements = [self._with_peers(one, message.worker) for one in self._announcements.but(known)]
+        return News(seen=seen, announcements=announcements, done=self.done)
+
+    def _with_peers(self, one: Announcement, worker: str) -> Announcement:
+        """With the samplers that have the version already and serve it."""
+        workers = self._ledger.state.workers
+        having = [name for name, told in self._samplers.items() if told.loaded >= one.version and name != worker]
+        return one.model_copy(
+            update={"sources": [*one.sources, *(url for name in having if (url := workers[name].capabilities.get("weights")))]}
+        )
+
+    def report(self, message: Report) -> None:
+        """Events in the order in which they are numbered; those that came before are passed over."""
+        self._present(message)
+        written = self._reported.get(message.stream, 0)
+        for row in message.events[max(0, written - message.first) :]:
+            self._write(row)
+            self._ahead_s += min(MOST_AHEAD_S, max(0.0, (row.time or 0.0) - self._now_s()))
+        self._reported[message.stream] = max(written, message.first + len(message.events))
+
+    def note(self, message: Note) -> None:
+        """Events of a supervisor."""
+        for row in message.events:
+            self._write(row)
+
+    def expire(self) -> None:
+        """Called now and then: workers whose lease has ended are gone, and their tickets can be claimed again."""
+        for name in self._ledger.expire():
+            self.emit("coordinator", "lease_ended", worker=name)
+
+    def health(self) -> dict[str, Any]:
+        """For people and supervisors; tells nothing of what is sampled. May be called by any thread."""
+        state, present = self._ledger.state, sorted(self.present)
+        names = [state.workers[worker].incarnation for worker in present]
+        return {"version": state.version, "steps": state.policy.steps, "term": state.term, "workers": present, "names": names}
+
+    def figures(self) -> list[list[str]]:
+        """All families of /metrics."""
+        counters, told = self._ledger.counters(), self._samplers
+        gauge, labelled = partial(figures.family, kind="gauge"), figures.labelled
+        return [
+            gauge("term", told="Starts of the coordinator.", values={"": self.term}),
+            gauge("lineage", told="Restarts from an older checkpoint.", values={"": counters["lineage"]}),
+            gauge("version", told="Trained steps.", values={"": counters["version"]}),
+            gauge("batches", told="Batches fixed.", values={"": counters["batched"]}),
+            gauge("newest_published_version", told="Newest version that can be fetched.", values={"": self._announcements.newest}),
+            gauge("workers", told="Workers whose lease runs.", values=labelled("kind", counters["workers"])),
+            gauge("tickets", told="Tickets by state.", values=labelled("state", counters["tickets"])),
+            gauge("samples", told="Draws: issued = batched + live + dropped.", values=labelled("state", _flat(counters["samples"]))),
+            gauge("submissions", told="Rollouts handed in, by what became of them.", values=labelled("receipt", counters["submissions"])),
+            gauge("tickets_returned", told="Tickets that came back, by reason.", values=labelled("reason", counters["returned"])),
+            gauge(
+                "sampler_tokens", told="Drawn since it joined.", values=labelled("worker", {name: one.tokens for name, one in told.items()})
+            ),
+            gauge(
+                "sampler_wait_seconds",
+                told="Waited since it joined.",
+                values=labelled("worker", {n: one.wait_s for n, one in told.items()}),
+            ),
+        ]
+
+    def _now_s(self) -> float:
+        """Run clock. Leases are kept by the ledger's own, which nobody can put forward."""
+        return self._clock.now_s() + self._ahead_s
+
+    def _write(self, row: EventRow) -> None:
+        time_s = self._now_s() if row.time is None else row.time
+        own = {"time": round(time_s, 6), "role": row.role, "kind": row.kind}
+        self._events.write(own | {name: value for name, value in row.fields.items() if name not in own})
+
+    def _check_run(self, run_id: str) -> None:
+        if run_id != self._facts.run_id:
+            raise MessageError(f"this coordinator keeps run {self._facts.run_id}, the call is for run {run_id}; join again", 409)
+
+    def _present(self, message: Call) -> WorkerEntry:
+        """The worker of a call, if it is of this run and here in this epoch."""
+        self._check_run(message.run_id)
+        self._ledger.check(message.worker, message.epoch)
+        return self._ledger.state.workers[message.worker]
+
+    def _present_learner(self, message: Call) -> WorkerEntry:
+        entry = self._present(message)
+        if entry.kind != "learner":
+            raise MessageError(f"{message.worker} is a {entry.kind}; only a learner may do this", 409)
+        return entry
+
+    @property
+    def _samplers(self) -> dict[str, _Told]:
+        """What the samplers that are here have said."""
+        workers = self._ledger.state.workers
+        return {name: self._of(name, workers[name].epoch) for name in self.present if workers[name].kind == "sampler"}
+
+    def _of(self, worker: str, epoch: int) -> _Told:
+        told = self._told.get(worker)
+        if told is None or told.epoch != epoch:
+            told = self._told[worker] = _Told(epoch=epoch)
+        return told
+
+    def _count(self, message: Counted) -> _Told:
+        """What a sampler says of itself, added to what all have done: samplers come and go."""
+        told, samplers = self._of(message.worker, message.epoch), max(1, len(self._samplers))
+        drawn, waited = max(0, message.tokens - told.tokens), max(0.0, message.wait_s - told.wait_s)
+        self._counters = Counters(tokens=self._counters.tokens + drawn, wait_s=self._counters.wait_s + waited / samplers)
+        told.tokens, told.wait_s = told.tokens + drawn, told.wait_s + waited
+        return told
+
+
+def _flat(counts: Mapping[str, Any]) -> dict[str, float]:
+    """Nested counts under joined names."""
+    flat: dict[str, float] = {}
+    for name, value in counts.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}_{under}": one for under, one in _flat(value).items()}
+        else:
+            flat[name] = value
+    return flat

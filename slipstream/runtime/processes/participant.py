@@ -1,0 +1,85 @@
+"""What every role process has in common: its seat in the run, its clock, its events, the threads that keep them. Used by the roles."""
+
+import os
+import socket
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Literal
+
+import numpy as np
+
+from slipstream.config.load import parse_config
+from slipstream.config.schema import RunConfig
+from slipstream.core.clock import SystemClock
+from slipstream.core.errors import SlipstreamError
+from slipstream.core.records import Progress
+from slipstream.runtime.coordinator.tls import server_context
+from slipstream.runtime.join.address import JoinSettings
+from slipstream.runtime.join.caller import Caller, Ending
+from slipstream.runtime.join.events import RemoteEvents
+from slipstream.runtime.join.membership import Applicant, Head, Seat
+from slipstream.runtime.join.renewer import Renewer
+from slipstream.runtime.processes.weight_server import WeightServer, own_address
+from slipstream.runtime.stop import StopFlag
+
+FAREWELL_S = 5.0  # for the last events and for leaving, with a coordinator that does not answer
+
+
+class Participant:
+    """One process in a run, from joining to `end`."""
+
+    def __init__(
+        self, kind: Literal["sampler", "learner"], settings: JoinSettings, capabilities: Mapping[str, str], stop: StopFlag
+    ) -> None:
+        """Joins. Raises UsageError when the coordinator refuses, Ending when told to stop while it was away."""
+        address = settings.address
+        tls = server_context(settings.tls_cert, settings.tls_key)
+        self.caller = Caller(address, role=kind, clock=SystemClock(), rng=np.random.default_rng(), stopped=stop.is_set)
+        with ExitStack() as unless_joined:
+            host = settings.host or own_address(address.url)
+            self.server = WeightServer(host=host, port=settings.port, token=address.token, tls=tls)
+            unless_joined.callback(self.server.close)
+            told = {**capabilities, "host": socket.gethostname(), "pid": str(os.getpid()), "weights": self.server.url}
+            applicant = Applicant(kind=kind, incarnation=settings.name or uuid.uuid4().hex, capabilities=told)
+            self.seat = Seat(self.caller, applicant)
+            unless_joined.pop_all()
+        joined = self.seat.joined
+        self.config: RunConfig = parse_config(joined.config)
+        self.clock = SystemClock(offset_s=joined.clock_s)
+        self.events = RemoteEvents(self.seat, self.clock)
+        self.caller.events = self.events
+        self.events.start()
+        self.renewer: Renewer | None = None
+
+    @property
+    def name(self) -> str:
+        """The worker's, as everybody calls it."""
+        return self.seat.joined.worker
+
+    def keep_lease(self, progress: Callable[[], Progress], counters: Callable[[], Head], on_change: Callable[[], None]) -> Renewer:
+        """Renew from now on."""
+        self.renewer = Renewer(self.seat, progress, counters, on_change)
+        self.renewer.start()
+        return self.renewer
+
+    def check(self) -> None:
+        """Raise what a thread died of."""
+        self.events.check()
+        self.server.check()
+        if self.renewer is not None:
+            self.renewer.check()
+
+    def end(self, *, leaves: bool) -> None:
+        """Send the last events, stop serving, and leave; else, or where the coordinator is away by now, it sees the lease end."""
+        if self.renewer is not None:
+            self.renewer.end()
+        self.events.end(FAREWELL_S)
+        try:
+            if leaves:
+                self.seat.leave(FAREWELL_S)
+        except (SlipstreamError, Ending) as error:
+            print(f"slipstream: could not leave politely: {error}", file=sys.stderr, flush=True)
+        self.caller.end()
+        self.server.close()

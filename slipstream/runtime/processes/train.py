@@ -1,0 +1,36 @@
+"""The main job with each role in a process of its own on this machine: `slipstream train --on processes`.
+
+What a person sees while it goes is read from the files that the learner writes.
+"""
+
+from slipstream.config.schema import RunConfig
+from slipstream.core.errors import RunFailed, UsageError
+from slipstream.runtime.outcome import Finished, Interrupted, finished_run
+from slipstream.runtime.processes.follower import Follower
+from slipstream.runtime.processes.supervisor import Supervisor, free_port, roles_of
+from slipstream.runtime.stop import StopFlag
+from slipstream.telemetry.jsonl import read_jsonl
+from slipstream.telemetry.progress import Progress
+from slipstream.telemetry.run_directory import RunDirectory
+
+
+def train(config: RunConfig, directory: RunDirectory, progress: Progress, stop: StopFlag, *, samplers: int, lease_s: float) -> Finished:
+    """Run to the last step. Raises Interrupted when `stop` is set, RunFailed with its cause when a role cannot be kept alive."""
+    if not config.has_rollouts:
+        raise UsageError("a run of static corpora alone has nothing to sample; train it with --on embedded")
+    progress.start(f"{config.run.recipe} · {config.mode.kind} · seed {config.run.seed}", config.run.steps)
+    progress.note(f"run directory {directory.path}")
+    progress.phase(f"starting a coordinator, a learner and {samplers} sampler{'s' if samplers != 1 else ''}")
+    directory.release()  # the coordinator takes it
+    follower = Follower(directory, progress)
+    port = free_port()
+    roles = roles_of(directory.path, port, samplers, lease_s)
+    over = Supervisor(directory.path, f"http://127.0.0.1:{port}", roles, stop, follower.look, progress.note).run()
+    steps = max((row["step"] for row in read_jsonl(directory.metrics)), default=0)
+    if not over:
+        raise Interrupted(stop.cause, steps, directory.path)
+    if steps < config.run.steps:
+        raise RunFailed(f"the run ended after step {steps} of {config.run.steps}\nlogs: {directory.logs}")
+    progress.finish()
+    seconds = max((row["time"] for row in read_jsonl(directory.events)), default=0.0)
+    return finished_run(directory, seconds, directory.report)

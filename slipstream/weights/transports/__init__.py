@@ -1,0 +1,1 @@
+"""How chunks travel: HTTP and Arrow Flight behind one port, `source.ChunkSource`."""
