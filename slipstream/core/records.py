@@ -118,6 +118,7 @@ class Progress:
     last_token_s: float = 0.0  # seconds since the last of them
     last_load_s: float = 0.0  # seconds since the last load of weights
     phase: str = ""
+    phase_s: float = 0.0  # seconds in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`slipstream bench overlap`: what asynchrony is worth where verdicts take their time: sync, lagged and in flight on one long-tailed workload."""
+"""`slipstream bench overlap`: what asynchrony is worth where verdicts take their time: sync, lagged and in flight, one workload."""
 
 import asyncio
 import json

@@ -4,14 +4,16 @@ Synchronous and called by one thread, the ledger's; what it keeps beside the led
 with the process and comes back from the workers. Called by `coordinator.app`.
 """
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
 from slipstream.core.clock import Clock
 from slipstream.core.errors import StaleEpoch
 from slipstream.core.records import Batch, Membership, Progress, Receipt, Rollout, Standing, Ticket
+from slipstream.ledger.flow import flow
 from slipstream.ledger.ledger import Ledger
 from slipstream.ledger.state import WorkerEntry
 from slipstream.runtime.coordinator import figures
@@ -43,6 +45,7 @@ from slipstream.runtime.coordinator.messages import (
     partial_from_wire,
 )
 from slipstream.telemetry.jsonl import JsonlWriter
+from slipstream.telemetry.status import RoleStatus, RunStatus
 
 MOST_AHEAD_S = 60.0  # by one event
 
@@ -65,6 +68,9 @@ class _Told:
     tokens: int = 0
     wait_s: float = 0.0
     loaded: int = -1  # version
+    phase: str = "start"
+    phase_s: float = 0.0  # in it, when it was heard of
+    heard_s: float = 0.0  # when that was, own clock
 
 
 class Desk:
@@ -129,8 +135,9 @@ class Desk:
 
     def _seated(self, member: Membership) -> Joined:
         facts, state = self._facts, self._ledger.state
-        self._told[member.worker] = _Told(epoch=member.epoch)
-        self.emit("coordinator", "joined", worker=member.worker, epoch=member.epoch, **state.workers[member.worker].capabilities)
+        self._told[member.worker] = _Told(epoch=member.epoch, heard_s=self._clock.now_s())
+        entry = state.workers[member.worker]
+        self.emit("coordinator", "joined", worker=member.worker, name=entry.incarnation, epoch=member.epoch, **entry.capabilities)
         return Joined(
             worker=member.worker,
             epoch=member.epoch,
@@ -148,9 +155,10 @@ class Desk:
     def renew(self, message: Renew) -> Standing:
         """Raises StaleEpoch for a worker that is not here in this epoch."""
         self._check_run(message.run_id)
-        told = Progress(tokens=message.tokens, last_token_s=message.last_token_s, last_load_s=message.last_load_s, phase=message.phase)
-        standing = self._ledger.renew(message.worker, message.epoch, told)
-        self._count(message)
+        progress = Progress(**{field.name: getattr(message, field.name) for field in fields(Progress)})
+        standing = self._ledger.renew(message.worker, message.epoch, progress)
+        told = self._count(message)
+        told.phase, told.phase_s = progress.phase, progress.phase_s
         return standing
 
     def leave(self, message: Call) -> None:
@@ -274,6 +282,16 @@ class Desk:
         for name in self._ledger.expire():
             self.emit("coordinator", "lease_ended", worker=name)
 
+    def moment(self) -> RunStatus:
+        """What everyone does, as far as they have said."""
+        state, now_s = self._ledger.state, self._clock.now_s()
+        heard = [(worker, state.workers[worker].kind, self._told[worker]) for worker in self.present if worker in self._told]
+        roles = (
+            RoleStatus(role=worker, kind=kind, phase=told.phase, phase_s=told.phase_s + now_s - told.heard_s, heard_s=now_s - told.heard_s)
+            for worker, kind, told in heard
+        )
+        return RunStatus(time=self._now_s(), unix_s=time.time(), roles=tuple(roles), flow=flow(state))
+
     def health(self) -> dict[str, Any]:
         """For people and supervisors; tells nothing of what is sampled. May be called by any thread."""
         state, present = self._ledger.state, sorted(self.present)
@@ -347,7 +365,7 @@ class Desk:
         told, samplers = self._of(message.worker, message.epoch), max(1, len(self._samplers))
         drawn, waited = max(0, message.tokens - told.tokens), max(0.0, message.wait_s - told.wait_s)
         self._counters = Counters(tokens=self._counters.tokens + drawn, wait_s=self._counters.wait_s + waited / samplers)
-        told.tokens, told.wait_s = told.tokens + drawn, told.wait_s + waited
+        told.tokens, told.wait_s, told.heard_s = told.tokens + drawn, told.wait_s + waited, self._clock.now_s()
         return told
 
 

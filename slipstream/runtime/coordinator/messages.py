@@ -90,6 +90,7 @@ class Renew(Counted):
     last_token_s: float = Field(ge=0)
     last_load_s: float = Field(ge=0)
     phase: str
+    phase_s: float = Field(default=0.0, ge=0)
 
 
 class Claim(Counted):

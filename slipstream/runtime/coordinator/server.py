@@ -31,6 +31,7 @@ from slipstream.runtime.shape import Shape, open_shape
 from slipstream.telemetry.jsonl import JsonlWriter, Row, read_jsonl
 from slipstream.telemetry.report import write_report
 from slipstream.telemetry.run_directory import RunDirectory
+from slipstream.telemetry.status import write_status
 from slipstream.telemetry.trace import write_trace
 
 FAREWELL_S = 5.0  # for the last bytes of answers to be written
@@ -124,8 +125,13 @@ class _Run:
         """Lets leases end, until the run is over and everyone has left."""
         while not (self._desk.done and self._desk.finished and not self._desk.present):
             await asyncio.sleep(self._lease_s / 10)
-            await app.call(self._desk.expire)
+            await app.call(self._look)
         return True
+
+    def _look(self) -> None:
+        """Called in the ledger's thread."""
+        self._desk.expire()
+        write_status(self._directory.status, self._desk.moment())
 
     def close(self) -> None:
         """Trace and report of a run that is over; then the files."""

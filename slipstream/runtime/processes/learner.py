@@ -103,7 +103,8 @@ class _Learning:
             wire_dtype=wire_dtype(config.sampling.precision),
         )
         try:
-            parts = self._parts(policy, store, lineage, recorder, announcer)
+            evaluator = Phases("evaluator", one.clock, one.events)
+            parts = self._parts(policy, store, lineage, recorder, announcer, evaluator)
             job = Job(
                 config=config,
                 policy=policy,
@@ -113,12 +114,18 @@ class _Learning:
                 clock=one.clock,
                 run_id=one.seat.joined.run_id,
             )
-            job.run(parts, checkpoint, self._stop)
+            watchdog = one.watch([self._phases, evaluator])
+            try:
+                job.run(parts, checkpoint, self._stop)
+            finally:
+                watchdog.close()
             store.flush()
         finally:
             recorder.close()
 
-    def _parts(self, policy: Policy, store: PublishedStore, lineage: int, recorder: Recorder, announcer: Announcer) -> Parts:
+    def _parts(
+        self, policy: Policy, store: PublishedStore, lineage: int, recorder: Recorder, announcer: Announcer, evaluator: Phases
+    ) -> Parts:
         config, clock, events, ledger = self._one.config, self._one.clock, self._one.events, self._ledger
         learner = Learner(config, policy.spec, policy.params, lineage, policy.reference)
         learn = Learn(
@@ -141,7 +148,7 @@ class _Learning:
             tickets=dict,
             learner_phases=self._phases,
             sampler_phases=self._phases,
-            evaluator_phases=Phases("evaluator", clock, events),
+            evaluator_phases=evaluator,
             clock=clock,
         )
         return Parts(
@@ -156,7 +163,7 @@ class _Learning:
         )
 
     def _pulse(self) -> Progress:
-        return Progress(phase=self._phases.current)
+        return Progress(phase=self._phases.current, phase_s=max(0.0, self._phases.waited_s()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

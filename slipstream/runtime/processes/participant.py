@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Literal
 
@@ -13,8 +13,9 @@ import numpy as np
 from slipstream.config.load import parse_config
 from slipstream.config.schema import RunConfig
 from slipstream.core.clock import SystemClock
-from slipstream.core.errors import SlipstreamError
+from slipstream.core.errors import RunFailed, SlipstreamError
 from slipstream.core.records import Progress
+from slipstream.loop.phases import Phases
 from slipstream.runtime.coordinator.tls import server_context
 from slipstream.runtime.join.address import JoinSettings
 from slipstream.runtime.join.caller import Caller, Ending
@@ -23,7 +24,9 @@ from slipstream.runtime.join.membership import Applicant, Head, Seat
 from slipstream.runtime.join.renewer import Renewer
 from slipstream.runtime.processes.weight_server import WeightServer, own_address
 from slipstream.runtime.stop import StopFlag
+from slipstream.runtime.watchdog import Watchdog, end_process
 
+GRACE_S = 15.0  # for a role with an overdue phase to end by itself; whoever supervises it starts it again
 FAREWELL_S = 5.0  # for the last events and for leaving, with a coordinator that does not answer
 
 
@@ -52,6 +55,7 @@ class Participant:
         self.caller.events = self.events
         self.events.start()
         self.renewer: Renewer | None = None
+        self._overdue: str | None = None
 
     @property
     def name(self) -> str:
@@ -64,8 +68,19 @@ class Participant:
         self.renewer.start()
         return self.renewer
 
+    def watch(self, phases: Sequence[Phases]) -> Watchdog:
+        """A phase that takes too long ends the role: with its cause where it still looks, else the process."""
+        limits = self.config.watchdog
+        return Watchdog(phases, limits.phases, limits.seconds, self.events, self._bark)
+
+    def _bark(self, cause: str) -> None:
+        self._overdue = cause
+        end_process(cause, grace_s=GRACE_S)
+
     def check(self) -> None:
-        """Raise what a thread died of."""
+        """Raise what a thread died of, or that a phase took too long."""
+        if self._overdue:
+            raise RunFailed(self._overdue)
         self.events.check()
         self.server.check()
         if self.renewer is not None:

@@ -88,6 +88,7 @@ class _Sampler:
         renewer = one.keep_lease(self._progress, self._counters, self._ledger.wake)
         self._watch.start()
         print(f"slipstream: {one.name} joined run {one.seat.joined.run_id} at {one.caller.url}", file=sys.stderr, flush=True)
+        watchdog = one.watch([self._phases])
         try:
             while not self._ended():
                 one.check()
@@ -103,6 +104,7 @@ class _Sampler:
             self._farewell()
         finally:
             self._phases.enter("ended")
+            watchdog.close()
             self._watch.end()
             self._store.close()
 
@@ -194,6 +196,7 @@ class _Sampler:
             last_token_s=max(0.0, now_s - pulse.token_s),
             last_load_s=max(0.0, now_s - pulse.load_s),
             phase=self._phases.current,
+            phase_s=max(0.0, self._phases.waited_s()),
         )
 
 

@@ -10,9 +10,18 @@ from slipstream.core.clock import ManualClock
 from slipstream.core.codec import rollout_to_bytes
 from slipstream.core.errors import RunFailed, StaleEpoch
 from slipstream.core.records import Receipt
+from slipstream.runtime.join import ledger
 from slipstream.runtime.join.caller import Refused
+from slipstream.telemetry.waits import explain
 from tests.ledger.rollouts import make_rollout
 from tests.runtime.coordinator.here import INFLIGHT, LEASE_S, SYNC, TOKEN, Here, caller, claimed, coordinator, in_thread, remote, seat
+
+
+@pytest.fixture(autouse=True)
+def _long_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than a test waits: only a change ends them."""
+    monkeypatch.setattr(ledger, "POLL_S", 60.0)
+    monkeypatch.setattr(ledger, "BATCH_POLL_S", 60.0)
 
 
 def rollouts_of(tickets: list, version: int = 0) -> list:
@@ -248,3 +257,22 @@ def test_answers_that_get_lost_change_nothing(tmp_path: Path) -> None:
         state = here.ledger.state
         assert (state.version, state.issued) == (2, 4)
         assert state.balance()["leased"] == state.balance()["open"] == 0
+
+
+def test_the_moment_tells_who_waits_for_whom(tmp_path: Path) -> None:
+    """A sampler that draws, and then is not heard of; the learner waits for it."""
+    with coordinator(tmp_path) as here:
+        learner, sampler = seat(here.url, "learner", "l"), seat(here.url, name="s")
+        remote(learner).begin(0)
+        claimed(remote(sampler), 1)
+        sampler.call("renew", {"last_token_s": 0, "last_load_s": 0, "phase": "generate", "phase_s": 7.5})
+        here.clock.advance(LEASE_S / 2)
+        learner.call("renew", {"last_token_s": 0, "last_load_s": 0, "phase": "wait", "phase_s": 20.0})
+        moment = here.desk.moment()
+        by_kind = {role.kind: role for role in moment.roles}
+        assert (by_kind["sampler"].phase, by_kind["sampler"].phase_s, by_kind["sampler"].heard_s) == ("generate", 22.5, 15.0)
+        assert moment.flow is not None
+        assert (moment.flow.leased, moment.flow.claimable, moment.flow.needed) == ({by_kind["sampler"].role: 1}, 1, 2)
+        found = explain(moment)
+        assert [(wait.who, wait.on) for wait in found.waits] == [(by_kind["learner"].role, by_kind["sampler"].role)]
+        assert found.root == f"{by_kind['sampler'].role} is in phase 'generate', for 22.5 s now"

@@ -22,6 +22,7 @@ def assert_same_end(run_dir: Path, undisturbed: Path, steps: int = 12) -> None:
 def test_every_role_killed_in_one_run_ends_with_the_weights_of_an_undisturbed_one(
     undisturbed: Callable[[str], Path], supervised: Callable[..., Supervised], tmp_path: Path
 ) -> None:
+    expected = undisturbed("lagged1")  # first: its compiled programs are everybody's
     one = supervised(tmp_path / "run", MODES["lagged1"])
     one.wait_steps(1)
     one.send("learner", signal.SIGSTOP)  # so that the run cannot end before all are killed
@@ -29,7 +30,7 @@ def test_every_role_killed_in_one_run_ends_with_the_weights_of_an_undisturbed_on
         one.kill(role)
     errors = one.finish()
     assert "learner died: signal SIGKILL" in errors
-    assert_same_end(tmp_path / "run", undisturbed("lagged1"))
+    assert_same_end(tmp_path / "run", expected)
     died = one.events("role_died", name="learner")[0]
     assert died["signal"] == "SIGKILL"
     assert died["peak_bytes"] > 50e6
