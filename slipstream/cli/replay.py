@@ -30,7 +30,9 @@ def replay_command(
     directory = RunDirectory.open(run)
     replay = Replay(directory, read_run_config(directory), _range(steps))
     done = [_tell(repeated) for repeated in replay.run()]
-    total: dict[str, Any] = {name: sum(one[name] for one in done) for name in ("turns", "tokens", "equal_logprobs", "skipped")}
+    total: dict[str, Any] = {
+        name: sum(one[name] for one in done) for name in ("turns", "tokens", "equal_logprobs", "taken_over", "skipped")
+    }
     found = {"run": str(run), "first": replay.first, "last": replay.last, **total}
     found |= {"gap": max((one["gap"] for one in done), default=0.0), "weights": [one["step"] for one in done if one["weights"]]}
     if as_json:
@@ -38,8 +40,8 @@ def replay_command(
     else:
         typer.echo(
             f"{run}: steps {replay.first} to {replay.last} are as recorded: {found['tokens']:,} tokens of {found['turns']:,} turns "
-            f"({found['skipped']} not drawn again), {found['equal_logprobs']:,} log-probs equal to the bit, largest gap {found['gap']:.1e} "
-            f"nats; weights equal at {', '.join(map(str, found['weights'])) or 'no'} checkpoint"
+            f"({found['taken_over']} taken over, {found['skipped']} not drawn again), {found['equal_logprobs']:,} log-probs equal to "
+            f"the bit, largest gap {found['gap']:.1e} nats; weights equal at {', '.join(map(str, found['weights'])) or 'no'} checkpoint"
         )
 
 

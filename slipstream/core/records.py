@@ -96,7 +96,7 @@ class Receipt(StrEnum):
     DUPLICATE = "duplicate"  # the same was in already
     CONFLICT = "conflict"  # another one was in already: first write wins
     CLOSED = "closed"  # its ticket takes no more samples
-    STALE = "stale"  # its tokens are of versions that its ticket does not take
+    STALE = "stale"  # its tokens are of versions that its ticket does not take, or of weights that nobody published
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

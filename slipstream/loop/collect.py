@@ -19,8 +19,8 @@ class Collector:
     sampler_class: str
     codec: TextCodec
 
-    def rollout(self, ticket: Ticket, episode: Episode, claimed_s: float) -> Rollout:
-        """The episode of one of the ticket's samples, with its text."""
+    def rollout(self, ticket: Ticket, episode: Episode, claimed_s: float, weight_digest: str) -> Rollout:
+        """The episode of one of the ticket's samples, with its text. `weight_digest`: of the version of its last token."""
         sample = episode.sample
         index = sample.key[1]
         return Rollout(
@@ -44,7 +44,7 @@ class Collector:
             answer=ticket.prompt.answer,
             sampler_id=self.sampler_id,
             sampler_class=self.sampler_class,
-            weight_digest="",
+            weight_digest=weight_digest,
             slot=sample.slot,
             claimed_s=claimed_s,
             started_s=sample.started_s,

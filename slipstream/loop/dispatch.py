@@ -2,6 +2,9 @@
 
 `turn` never blocks; it says whether there was anything to do, and its caller waits for the ledger to change (which whoever answers
 turns has to do, too: `Ledger.wake`). Verdicts and environments take their time beside generation.
+
+Each rollout carries the digest of the weights that drew its last token, as the store told it when they were loaded. The store of an
+embedded run tells none, since nothing is copied or sent there, and hashing every version would cost as much as publishing it.
 """
 
 from collections.abc import Sequence
@@ -49,6 +52,7 @@ class Dispatch:
         self._rules, self._phases, self._events, self._clock = rules, phases, events, clock
         self._tickets: dict[str, tuple[Ticket, float]] = {}  # open here, with the time of their claim
         self._missing: dict[str, int] = {}  # samples of each still to come
+        self._digests: dict[int, str] = {}  # of the versions loaded so far, where the store knows them
         self.episodes = Episodes(sampler, environments, collector.codec)
 
     @property
@@ -93,7 +97,9 @@ class Dispatch:
             wanted = newest
         if wanted is not None and wanted != self._sampler.version:
             self._phases.enter("load")
-            self._sampler.load(self._store.get(wanted))
+            weights = self._store.get(wanted)
+            self._sampler.load(weights)
+            self._digests[wanted] = weights.digest
             self._events.emit(self._sampler.id, "load", version=wanted)
 
     def _claim(self) -> None:
@@ -119,10 +125,10 @@ class Dispatch:
             drawn=next((partial for partial in ticket.partials if partial.sample == sample), None),
         )
 
-    def _closing(self, ticket_id: str, episode: Episode) -> tuple[Ticket, Episode, float]:
+    def _closing(self, ticket_id: str, episode: Episode) -> tuple[Ticket, Episode, float, str]:
         """Arguments for the collector; forgets the ticket with its last sample."""
         ticket, claimed_s = self._tickets[ticket_id]
         self._missing[ticket_id] -= 1
         if not self._missing[ticket_id]:
             del self._tickets[ticket_id], self._missing[ticket_id]
-        return ticket, episode, claimed_s
+        return ticket, episode, claimed_s, self._digests.get(int(episode.sample.versions[-1]), "")

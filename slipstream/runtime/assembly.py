@@ -43,6 +43,11 @@ class Assembly:
     roles: Roles
 
 
+def longest(config: RunConfig, shape: Shaped) -> int:
+    """Tokens of the longest prompt and completion together."""
+    return shape.task.max_prompt_tokens + config.sampling.max_new_tokens
+
+
 def build_engine(
     config: RunConfig,
     shape: Shaped,
@@ -58,7 +63,7 @@ def build_engine(
         id=name,
         clock=clock,
         slots=slots,
-        max_tokens=shape.task.max_prompt_tokens + config.sampling.max_new_tokens,
+        max_tokens=longest(config, shape),
         tokens_per_dispatch=config.sampling.tokens_per_dispatch,
         precision=precision or config.sampling.precision,
         exact=config.model.numerics == "exact",

@@ -5,13 +5,13 @@ recorded. Nothing depends on the company it was in, so turns whose versions chan
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
 
 from slipstream.core.ports import WeightStore
-from slipstream.core.records import Rollout, Sample, SampleRequest
+from slipstream.core.records import Partial, Rollout, Sample, SampleRequest
 from slipstream.engine.engine import PREFILL_CALLS, PREFILL_TOKENS, Engine, OnSwap
 from slipstream.loop.episodes import turn_seed
 
@@ -63,12 +63,24 @@ class Redraw:
             for some in _together(list(members), slots):
                 yield from self._draw(some)
 
-    def _draw(self, some: Sequence[Turn]) -> Iterator[tuple[Turn, Sample]]:
+    def taken_over(self, turn: Turn) -> Iterator[Sample]:
+        """The turn as another sampler would have gone on with it, after one prefill, at each change of version, the latest first."""
+        for change in range(len(turn.versions) - 1, 0, -1):
+            given = sum(tokens for _, tokens in turn.versions[:change])
+            ((_, head),) = self._draw([replace(turn, end=turn.start + given)])
+            ((_, tail),) = self._draw([turn], change)
+            ids, logprobs = np.append(head.completion_ids, tail.completion_ids[given:]), np.append(head.logprobs, tail.logprobs[given:])
+            yield replace(tail, completion_ids=ids, logprobs=logprobs)
+
+    def _draw(self, some: Sequence[Turn], change: int = 0) -> Iterator[tuple[Turn, Sample]]:
+        """From the given change of version on; the tokens before it are as recorded."""
         by_key = {(str(place), 0): turn for place, turn in enumerate(some)}
-        (first, count), *later = some[0].versions
+        given = sum(tokens for _, tokens in some[0].versions[:change])
+        (first, count), *later = some[0].versions[change:]
+        count += given
         self._engine.load(self._store.get(first))
         for key, turn in by_key.items():
-            self._engine.submit(self._request(key, turn))
+            self._engine.submit(self._request(key, turn, given))
         found: list[Sample] = []
         for version, more in later:
             while len(found) < len(some) and self._reached(by_key) < count:
@@ -84,8 +96,9 @@ class Redraw:
         """Tokens that a turn has drawn or is drawing: a swap comes behind the dispatch in flight."""
         return max((len(self._engine.drawn(key)[0]) + self._engine.drawing(key) for key in keys), default=0)
 
-    def _request(self, key: tuple[str, int], turn: Turn) -> SampleRequest:
-        rollout = turn.rollout
+    def _request(self, key: tuple[str, int], turn: Turn, given: int) -> SampleRequest:
+        rollout, own = turn.rollout, slice(turn.start, turn.start + given)
+        parts = {"completion_ids": rollout.completion_ids[own], "logprobs": rollout.logprobs[own], "versions": rollout.versions[own]}
         return SampleRequest(
             key=key,
             prompt_ids=np.concatenate([rollout.prompt_ids, rollout.completion_ids[: turn.start]]),
@@ -93,6 +106,7 @@ class Redraw:
             max_new_tokens=turn.end - turn.start,
             temperature=self._temperature,
             stop_ids=self._stop_ids,
+            drawn=Partial(ticket_index=rollout.ticket_index, sample=rollout.sample_index, **parts) if given else None,
         )
 
 

@@ -52,6 +52,7 @@ class Repeated:
     tokens: int  # of theirs, all equal
     equal_logprobs: int  # of those, to the bit
     gap: float  # largest difference of log-probs, nats
+    taken_over: int  # turns that come out only as a second sampler went on with them
     skipped: int  # turns not drawn again: of a sampler of another class, or of versions from before the first step replayed
     weights: bool  # compared with a checkpoint
 
@@ -131,9 +132,27 @@ class Replay:
         own = self._engine.sampler_class
         wanted = [turn for turn in every if turn.rollout.sampler_class == own and self._has_weights(turn.rollout)]
         drawn.skipped = len(every) - len(wanted)
+        exact, unlike = self._config.model.numerics == "exact", list[tuple[Turn, Sample]]()
         for turn, sample in redraw.draw(wanted, self._config.sampling.slots):
-            drawn.add(step, turn, sample, exact=self._config.model.numerics == "exact")
+            try:
+                drawn.add(step, turn, sample, exact=exact)
+            except Difference:
+                unlike.append((turn, sample))
+        for turn, sample in unlike:
+            self._add_taken_over(drawn, step, turn, sample, redraw)
         return drawn
+
+    def _add_taken_over(self, drawn: "_Drawn", step: int, turn: Turn, sample: Sample, redraw: Redraw) -> None:
+        """A turn may have been gone on with by another sampler when the first one left. Raises the Difference where that is no answer."""
+        exact = self._config.model.numerics == "exact"
+        for other in redraw.taken_over(turn):
+            try:
+                drawn.add(step, turn, other, exact=exact)
+            except Difference:
+                continue
+            drawn.taken_over += 1
+            return
+        drawn.add(step, turn, sample, exact=exact)
 
     def _has_weights(self, rollout: Rollout) -> bool:
         """Of all its tokens. After a start from a checkpoint versions before it are gone, and an audit takes other samples."""
@@ -175,6 +194,7 @@ class _Drawn:
     tokens: int = 0
     equal_logprobs: int = 0
     gap: float = 0.0
+    taken_over: int = 0
     skipped: int = 0
 
     def add(self, step: int, turn: Turn, sample: Sample, *, exact: bool) -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from typer.testing import CliRunner
 
 from slipstream.cli.main import app
 from slipstream.runtime.export import read_run_config
-from slipstream.runtime.replay import Difference, Repeated, Replay
+from slipstream.runtime.redraw import Redraw, turns
+from slipstream.runtime.replay import Difference, Repeated, Replay, _Drawn
 from slipstream.telemetry.recorded import read_batch
 from slipstream.telemetry.run_directory import RunDirectory
 from tests.runtime.runs import rows
@@ -60,6 +62,28 @@ def test_steps_are_replayed_from_the_checkpoint_before_them(run: Path) -> None:
     assert sum(one.tokens for one in found) > 0
 
 
+def test_a_sample_that_another_sampler_went_on_with_comes_out_too(run: Path) -> None:
+    """Its later tokens rest on one prefill of the earlier ones by the newer weights. Made here: the record holds what that gives."""
+    directory = RunDirectory(run)
+    replay = Replay(directory, read_run_config(directory), (8, 8))
+    for _ in replay.run():
+        pass
+    rollout = max(read_batch(run / "rollouts", 7)[0].rollouts, key=lambda one: len(one.completion_ids))
+    tokens = len(rollout.completion_ids)
+    rollout = replace(rollout, versions=np.array([6, 6, *[7] * (tokens - 2)], np.int32))
+    redraw = Redraw(replay._engine, replay._store, 1.0, (), lambda sampler, version: "keep")
+    kept = next(iter(redraw.draw(turns(rollout), 8)))[1]
+    over = next(redraw.taken_over(next(turns(rollout))))
+    assert (len(kept.completion_ids), len(over.completion_ids)) == (tokens, tokens)
+    assert np.array_equal(kept.logprobs[:2], over.logprobs[:2])
+    assert not np.array_equal(kept.logprobs[2:], over.logprobs[2:])
+    drawn, recorded = _Drawn(), replace(rollout, completion_ids=over.completion_ids, logprobs=over.logprobs)
+    replay._add_taken_over(drawn, 8, next(turns(recorded)), kept, redraw)
+    assert (drawn.taken_over, drawn.gap, drawn.tokens) == (1, 0.0, tokens)
+    with pytest.raises(Difference, match="token 0"):
+        replay._add_taken_over(drawn, 8, next(turns(replace(recorded, completion_ids=recorded.completion_ids ^ 1))), kept, redraw)
+
+
 def altered(column: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
     """The first rollout of step 8 with another value in a column."""
 
@@ -93,13 +117,17 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "words"), FAULTS)
+SLOW = [pytest.param(*fault, marks=pytest.mark.slow) for fault in FAULTS[3:]]
+
+
+@pytest.mark.parametrize(("fault", "words"), [*FAULTS[:3], *SLOW])
 def test_the_first_difference_is_named(copy: Path, fault: Callable[[Path], None], words: str) -> None:
     fault(copy)
     with pytest.raises(Difference, match=words):
         replayed(copy, (8, 8))
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_those_of_the_checkpoint_are_named(copy: Path, undisturbed: Undisturbed) -> None:
     """The checkpoint of another run stands in."""
     shutil.rmtree(copy / "checkpoints" / "000012")

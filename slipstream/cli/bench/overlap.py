@@ -12,8 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from slipstream.envs.environment import Limits, PlainTranscript
-
 MODES = (("sync", 0), ("lagged", 2), ("inflight", 2), ("inflight", 4))
 WARM_STEPS = 3  # of each run, before it is measured: they compile
 BINS = 24
@@ -58,11 +56,15 @@ def name(kind: str, eta: int) -> str:
 class SlowTask:
     """A task of one turn whose verdict comes after a lognormal wait, the same for the same sample of the same prompt."""
 
-    limits = Limits(turns=1, step_s=600.0, episode_s=600.0)
-
     def __init__(self, task: Any, median: float, sigma: float) -> None:
         self._task, self._median, self._sigma = task, median, sigma
         self._made = Counter[str]()
+
+    @property
+    def limits(self) -> Any:
+        from slipstream.envs.environment import Limits
+
+        return Limits(turns=1, step_s=600.0, episode_s=600.0)
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(self._task, attribute)
@@ -74,7 +76,9 @@ class SlowTask:
         drawn = generator(0, "bench overlap", prompt.id, self._made[prompt.id]).lognormal(0.0, self._sigma)
         return SlowVerdict(self._task, prompt, self._median * drawn)
 
-    def transcript(self, prompt: Any) -> PlainTranscript:
+    def transcript(self, prompt: Any) -> Any:
+        from slipstream.envs.environment import PlainTranscript
+
         return PlainTranscript(self._task.tokenizer)
 
 

@@ -30,6 +30,7 @@ from slipstream.runtime.coordinator.messages import (
     Join,
     MessageError,
     Note,
+    Prove,
     Publish,
     Renew,
     Report,
@@ -76,6 +77,7 @@ class App:
         self._route(made, "commit", Step, lambda message: desk.commit(message).model_dump())
         self._route(made, "begin", Begin, lambda message: desk.begin(message).model_dump())
         self._route(made, "publish", Publish, desk.publish)
+        self._route(made, "prove", Prove, desk.prove)
         self._route(made, "sync", Call, desk.sync)
         self._route(made, "forget", Step, desk.forget)
         self._route(made, "events", Report, desk.report)

@@ -34,6 +34,7 @@ from slipstream.runtime.coordinator.messages import (
     MessageError,
     News,
     Note,
+    Prove,
     Publish,
     Renew,
     Report,
@@ -44,6 +45,7 @@ from slipstream.runtime.coordinator.messages import (
     Watch,
     partial_from_wire,
 )
+from slipstream.runtime.coordinator.trust import Fault, Trust
 from slipstream.telemetry.jsonl import JsonlWriter
 from slipstream.telemetry.status import RoleStatus, RunStatus
 
@@ -80,7 +82,7 @@ class Desk:
         self, ledger: Ledger, facts: RunFacts, bounds: Bounds, announcements: Announcements, events: JsonlWriter, clock: Clock
     ) -> None:
         self._ledger, self._facts, self._bounds, self._announcements = ledger, facts, bounds, announcements
-        self._events, self._clock = events, clock
+        self._events, self._clock, self._trust = events, clock, Trust(announcements)
         self._ahead_s = 0.0  # of the clock: what passed while the coordinator was down, as the workers' events tell
         self._told: dict[str, _Told] = {}
         self._reported: dict[str, int] = {}  # events handed in, by process
@@ -180,7 +182,8 @@ class Desk:
         return self._ledger.wanted_version(message.newest)
 
     def submit(self, message: Submit, rollouts: list[Rollout]) -> list[Receipt]:
-        """Whoever has drawn them: rollouts describe themselves, and an ended lease makes no token worse."""
+        """Whoever has drawn them: rollouts describe themselves, and an ended lease makes no token worse. Other weights than those that
+        were published do: then none is taken, and the sampler is told to leave."""
         self._check_run(message.run_id)
         lineage = self._ledger.state.lineage
         for rollout in rollouts:
@@ -188,14 +191,37 @@ class Desk:
                 raise StaleEpoch(f"rollouts of lineage {rollout.lineage} are of no use: the run is at lineage {lineage}; join again")
             check_rollout(rollout, self._bounds)
         self._count(message)
-        receipts = self._ledger.submit(rollouts)
+        if fault := self._trust.fault(rollouts):
+            self._quarantine(message, fault)
+        sound = not self._trust.quarantined(message.worker, message.epoch)
+        receipts = self._ledger.submit(rollouts) if sound else [Receipt.STALE] * len(rollouts)
         refused = [receipt for receipt in receipts if receipt is not Receipt.ACCEPTED]
         if refused:
             self.emit("coordinator", "turned_away", worker=message.worker, receipts=[str(receipt) for receipt in refused])
         return receipts
 
-    def save_progress(self, message: SaveProgress) -> None:
+    def prove(self, message: Prove) -> None:
+        """A canary that is not the learner's puts its sampler in quarantine."""
         self._present(message)
+        if fault := self._trust.unproven(message):
+            self._quarantine(message, fault)
+
+    def _quarantine(self, message: Call, fault: Fault) -> None:
+        """Its tickets come back at once; it leaves when it next renews its lease."""
+        if self._trust.quarantined(message.worker, message.epoch):
+            return
+        self._trust.quarantine(message.worker, message.epoch)
+        self.emit("coordinator", "quarantined", worker=message.worker, version=fault.version, gap=fault.gap, cause=fault.cause)
+        entry = self._ledger.state.workers.get(message.worker)
+        if entry is not None and entry.here and entry.epoch == message.epoch:
+            self._ledger.drain(message.worker)
+            self._ledger.claim(message.worker, 1, -1, epoch=message.epoch, holding=())  # gets none, and gives back what it holds
+
+    def save_progress(self, message: SaveProgress) -> None:
+        """That of a sampler in quarantine is not kept."""
+        self._present(message)
+        if self._trust.quarantined(message.worker, message.epoch):
+            return
         self._ledger.save_progress(message.worker, message.epoch, [partial_from_wire(partial) for partial in message.partials])
 
     def begin(self, message: Begin) -> Joined:

@@ -149,6 +149,21 @@ class Begin(Call):
     version: int = Field(ge=0)
 
 
+class Canary(Message):
+    """Log-probs of the fixed tokens under some weights, and what computed them."""
+
+    computed_by: str = Field(pattern=r"^[^/]+/(f32|bf16|int8|fp8)(/exact)?$")  # device kind / precision [/ exact]
+    logprobs: list[float] = Field(min_length=1, max_length=100)
+
+
+class Prove(Call):
+    """A sampler has loaded a version, and this is what it computes with it."""
+
+    version: int = Field(ge=0)
+    digest: str
+    canary: Canary
+
+
 class Publish(Call):
     """The weights of a version can be fetched."""
 
@@ -157,6 +172,7 @@ class Publish(Call):
     digest: str
     manifest: dict[str, Any]
     sources: list[str] = Field(min_length=1, max_length=100)
+    canary: Canary | None = None  # the learner's; None: samplers' canaries are compared with nothing
 
 
 class Watch(Call):

@@ -12,7 +12,7 @@ from slipstream.core.clock import Clock
 from slipstream.core.codec import rollout_to_bytes
 from slipstream.core.errors import RunFailed, StaleEpoch
 from slipstream.core.records import Batch, Partial, Receipt, Rollout, Ticket
-from slipstream.runtime.coordinator.messages import Counters, Joined, News, frame, partial_to_wire, read_batch, ticket_from_json
+from slipstream.runtime.coordinator.messages import Canary, Counters, Joined, News, frame, partial_to_wire, read_batch, ticket_from_json
 from slipstream.runtime.join.caller import Answer
 from slipstream.runtime.join.membership import Head, Seat
 
@@ -122,10 +122,16 @@ class RemoteLedger:
             return None
         return read_batch(answer.body)
 
-    def publish(self, lineage: int, version: int, digest: str, manifest: dict[str, Any], sources: Sequence[str]) -> None:
-        """Announce a version that can be fetched."""
+    def publish(
+        self, lineage: int, version: int, digest: str, manifest: dict[str, Any], sources: Sequence[str], canary: Canary | None = None
+    ) -> None:
+        """Announce a version that can be fetched, with what the learner computes of the canary."""
         fields = {"lineage": lineage, "version": version, "digest": digest, "manifest": manifest, "sources": list(sources)}
-        self._as_learner("publish", fields)
+        self._as_learner("publish", {**fields, "canary": canary and canary.model_dump()})
+
+    def prove(self, version: int, digest: str, canary: Canary) -> None:
+        """What this sampler computes of the canary with the version that it has loaded. Raises StaleEpoch."""
+        self._seat.call("prove", {"version": version, "digest": digest, "canary": canary.model_dump()})
 
     def commit(self, step: int) -> None:
         counted = Counters.model_validate_json(self._as_learner("commit", {"step": step}).body)

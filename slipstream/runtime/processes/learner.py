@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.config.load import parse_config
+from slipstream.config.schema import RunConfig
 from slipstream.core.errors import UsageError
 from slipstream.core.records import Progress
 from slipstream.loop.learn import Learn, SamplerCounters, StepReport
 from slipstream.loop.phases import Phases
 from slipstream.models.weight import Precision
-from slipstream.runtime.assembly import build_engine, evaluation, lessons
+from slipstream.runtime.assembly import build_engine, evaluation, lessons, longest
 from slipstream.runtime.devices import configure_jax
 from slipstream.runtime.embedded import Embedded, Roles
 from slipstream.runtime.failures import failures_logged
@@ -24,6 +25,7 @@ from slipstream.runtime.learning import Job, Parts
 from slipstream.runtime.outcome import Interrupted
 from slipstream.runtime.policy import Policy, open_policy
 from slipstream.runtime.processes.announcer import Announcer
+from slipstream.runtime.processes.canary import CanaryStore, canary
 from slipstream.runtime.processes.participant import Participant
 from slipstream.runtime.recorder import Recorder
 from slipstream.runtime.stop import StopFlag
@@ -93,7 +95,7 @@ class _Learning:
         recorder = Recorder(directory, one.clock, progress, one.events)
         chunks = ChunkStore(keep=config.mode.eta + 2)
         one.server.start(chunks)
-        announcer = Announcer(self._ledger, one.caller, one.server.url, keep=config.mode.eta + 2)
+        announcer = Announcer(self._ledger, one.caller, one.server.url, keep=config.mode.eta + 2, computed_by=_computed_by(config))
         store = PublishedStore(
             chunks=chunks,
             keep=config.mode.eta + 2,
@@ -124,10 +126,12 @@ class _Learning:
             recorder.close()
 
     def _parts(
-        self, policy: Policy, store: PublishedStore, lineage: int, recorder: Recorder, announcer: Announcer, evaluator: Phases
+        self, policy: Policy, published: PublishedStore, lineage: int, recorder: Recorder, announcer: Announcer, evaluator: Phases
     ) -> Parts:
         config, clock, events, ledger = self._one.config, self._one.clock, self._one.events, self._ledger
         learner = Learner(config, policy.spec, policy.params, lineage, policy.reference)
+        drawn = canary(policy.spec, longest(config, policy))
+        store = CanaryStore(store=published, learner=learner, canary=drawn, expect=announcer.expect)
         learn = Learn(
             learner=learner,
             ledger=ledger,
@@ -178,6 +182,13 @@ class _Attentive:
         self.participant.check()
         self.announcer.look()
         return self.learn.turn()
+
+
+def _computed_by(config: RunConfig) -> str:
+    """The learner's arithmetic, in the words of `Engine.sampler_class`."""
+    import jax
+
+    return f"{jax.default_backend()}/{config.model.learner_precision}" + ("/exact" if config.model.numerics == "exact" else "")
 
 
 def wire_dtype(precision: Precision) -> WireDtype:

@@ -13,21 +13,22 @@ import numpy as np
 from slipstream.config.schema import RunConfig
 from slipstream.core.clock import Clock
 from slipstream.core.errors import StaleEpoch
-from slipstream.core.records import Partial, Progress
+from slipstream.core.records import Partial, Progress, WeightVersion
 from slipstream.core.rng import stream_seed
 from slipstream.engine.engine import Engine
 from slipstream.envs.host import EnvironmentHost
 from slipstream.loop.dispatch import Dispatch
 from slipstream.loop.phases import Phases
 from slipstream.models.weight import Precision
-from slipstream.runtime.assembly import build_engine, collector, sampling_rules
-from slipstream.runtime.coordinator.messages import News
+from slipstream.runtime.assembly import build_engine, collector, longest, sampling_rules
+from slipstream.runtime.coordinator.messages import Canary, News
 from slipstream.runtime.coordinator.tls import client_context
 from slipstream.runtime.devices import configure_jax
 from slipstream.runtime.join.address import JoinSettings
 from slipstream.runtime.join.ledger import RemoteLedger
 from slipstream.runtime.join.membership import Head
 from slipstream.runtime.join.watch import NewsWatch
+from slipstream.runtime.processes.canary import CanarySampler, canary
 from slipstream.runtime.processes.manifests import manifest_from_json
 from slipstream.runtime.processes.participant import FAREWELL_S, Participant
 from slipstream.runtime.shape import Shape, open_shape
@@ -140,7 +141,7 @@ class _Sampler:
         self._pulse.tokens, self._pulse.version = 0, -1
         joined = one.seat.joined
         dispatch = Dispatch(
-            sampler=engine,
+            sampler=CanarySampler(engine, canary(self._shape.spec, longest(config, self._shape)), self._prove),
             environments=EnvironmentHost(self._shape.task, clock=one.clock, on_answer=self._ledger.wake, events=one.events),
             ledger=self._ledger,
             store=self._store,
@@ -151,6 +152,9 @@ class _Sampler:
             clock=one.clock,
         )
         return engine, dispatch
+
+    def _prove(self, weights: WeightVersion, logprobs: np.ndarray) -> None:
+        self._ledger.prove(weights.version, weights.digest, Canary(computed_by=self._engine.sampler_class, logprobs=logprobs.tolist()))
 
     def _farewell(self) -> None:
         """What is drawn and being judged is handed in; a run that is over needs nothing more."""

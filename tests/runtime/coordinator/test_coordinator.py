@@ -2,6 +2,7 @@
 
 import re
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ def _long_polls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rollouts_of(tickets: list, version: int = 0) -> list:
-    return [make_rollout(ticket, sample, [version]) for ticket in tickets for sample in ticket.samples]
+    drawn = [make_rollout(ticket, sample, [version]) for ticket in tickets for sample in ticket.samples]
+    return [replace(rollout, weight_digest=f"digest-0-{version}") for rollout in drawn]
 
 
 def publish(learner, version: int, lineage: int = 0) -> None:
