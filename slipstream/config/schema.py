@@ -499,7 +499,7 @@ class WatchdogSection(Section):
 
     seconds: Seconds = 1_200.0
     """Seconds for every phase without a limit of its own. Twenty minutes are more than the compilation of a large step."""
-    phases: dict[str, Seconds] = {"checkpoint": 300.0, "load": 600.0, "publish": 600.0, "evaluate": 7_200.0}
+    phases: dict[str, Seconds] = {"checkpoint": 300.0, "publish": 600.0, "evaluate": 7_200.0}
     """Seconds by phase: generate and load of samplers; step, pack, audit, reference, values, publish and checkpoint of the learner;
     evaluate, which is one phase from its first to its last prompt."""
 

@@ -53,7 +53,7 @@ class EnvironmentHost:
 
     @property
     def interactive(self) -> bool:
-        return self._interactive is not None
+        return self._interactive is not None and self._interactive.limits.turns > 1
 
     @property
     def outcomes(self) -> Counter[OutcomeKind]:

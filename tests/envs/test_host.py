@@ -126,6 +126,14 @@ def test_generation_goes_on_while_environments_wait(plain: bool) -> None:
     assert [episode.outcome for episode in found.values()] == [RIGHT] * 4
 
 
+def test_an_environment_of_one_turn_lets_weights_change_while_it_answers() -> None:
+    """Nothing more is drawn of an episode whose first turn is its last."""
+    for turns, interactive in ((1, False), (2, True)):
+        task = TalkTask(make=talker, limits=Limits(turns=turns, step_s=5.0, episode_s=120.0))
+        with closing(EnvironmentHost(task, clock=SystemClock())) as host:
+            assert host.interactive == interactive
+
+
 class SingleTurn:
     """A task of one turn whose grader does as it is told."""
 

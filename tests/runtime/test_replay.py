@@ -85,10 +85,10 @@ def test_a_sample_that_another_sampler_went_on_with_comes_out_too(run: Path) -> 
 
 
 def altered(column: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
-    """The first rollout of step 8 with another value in a column."""
+    """The first rollout of step 2 with another value in a column."""
 
     def alter(run: Path) -> None:
-        path = run / "rollouts" / "000007.parquet"
+        path = run / "rollouts" / "000001.parquet"
         table = pq.read_table(path)
         values = table.column(column).to_pylist()
         values[0] = change(values[0])
@@ -100,20 +100,20 @@ def altered(column: str, change: Callable[[Any], Any]) -> Callable[[Path], None]
 
 
 def other_loss(run: Path) -> None:
-    lines = [json.dumps(row | ({"loss": row["loss"] + 1e-9} if row["step"] == 8 else {})) for row in rows(run / "metrics.jsonl")]
+    lines = [json.dumps(row | ({"loss": row["loss"] + 1e-9} if row["step"] == 2 else {})) for row in rows(run / "metrics.jsonl")]
     (run / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
 
 FAULTS = [
-    (altered("completion_ids", lambda ids: [ids[0] ^ 1, *ids[1:]]), r"step 8, ticket \d+, sample 0: token 0 is \d+, recorded \d+"),
-    (altered("logprobs", lambda found: [found[0] + 0.01, *found[1:]]), r"step 8, ticket \d+, sample 0: the log-prob of token 0 is"),
-    (altered("seed", lambda seed: seed ^ 1), r"step 8, ticket \d+, sample 0: token \d+ is"),
+    (altered("completion_ids", lambda ids: [ids[0] ^ 1, *ids[1:]]), r"step 2, ticket \d+, sample 0: token 0 is \d+, recorded \d+"),
+    (altered("logprobs", lambda found: [found[0] + 0.01, *found[1:]]), r"step 2, ticket \d+, sample 0: the log-prob of token 0 is"),
+    (altered("seed", lambda seed: seed ^ 1), r"step 2, ticket \d+, sample 0: token \d+ is"),
     (
         altered("advantage", lambda advantage: float(np.nextafter(np.float32(advantage), np.float32(9)))),
-        "step 8: the advantage of rollout 0",
+        "step 2: the advantage of rollout 0",
     ),
-    (altered("reward", lambda reward: 0.5), "step 8: reward_mean is"),
-    (other_loss, "step 8: loss is"),
+    (altered("reward", lambda reward: 0.5), "step 2: reward_mean is"),
+    (other_loss, "step 2: loss is"),
 ]
 
 
@@ -124,7 +124,7 @@ SLOW = [pytest.param(*fault, marks=pytest.mark.slow) for fault in FAULTS[3:]]
 def test_the_first_difference_is_named(copy: Path, fault: Callable[[Path], None], words: str) -> None:
     fault(copy)
     with pytest.raises(Difference, match=words):
-        replayed(copy, (8, 8))
+        replayed(copy, (1, 2))
 
 
 @pytest.mark.slow
@@ -137,9 +137,9 @@ def test_weights_that_are_not_those_of_the_checkpoint_are_named(copy: Path, undi
 
 
 def test_the_command_tells_what_was_compared_and_refuses_steps_that_are_not_there(run: Path) -> None:
-    told = CliRunner().invoke(app, ["replay", str(run), "--steps", "8:9", "--json"])
+    told = CliRunner().invoke(app, ["replay", str(run), "--steps", "2:3", "--json"])
     found = json.loads(told.stdout)
-    assert (told.exit_code, found["first"], found["last"], found["gap"]) == (0, 8, 9, 0.0)
+    assert (told.exit_code, found["first"], found["last"], found["gap"]) == (0, 2, 3, 0.0)
     assert found["equal_logprobs"] == found["tokens"] > 0
     for steps, words in (("3", "--steps 3: give first and last step"), ("0:3", "the run has steps 1 to 12"), ("5:13", "steps 1 to 12")):
         refused = CliRunner().invoke(app, ["replay", str(run), "--steps", steps])

@@ -5,7 +5,6 @@ with the process and comes back from the workers. Called by `coordinator.app`.
 """
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -203,8 +202,11 @@ class Desk:
     def prove(self, message: Prove) -> None:
         """A canary that is not the learner's puts its sampler in quarantine."""
         self._present(message)
-        if fault := self._trust.unproven(message):
+        gap = self._trust.gap(message)
+        if fault := self._trust.unproven(message, gap):
             self._quarantine(message, fault)
+        elif gap is not None:
+            self.emit("coordinator", "proven", worker=message.worker, version=message.version, gap=gap)
 
     def _quarantine(self, message: Call, fault: Fault) -> None:
         """Its tickets come back at once; it leaves when it next renews its lease."""
@@ -336,7 +338,7 @@ class Desk:
             gauge("newest_published_version", told="Newest version that can be fetched.", values={"": self._announcements.newest}),
             gauge("workers", told="Workers whose lease runs.", values=labelled("kind", counters["workers"])),
             gauge("tickets", told="Tickets by state.", values=labelled("state", counters["tickets"])),
-            gauge("samples", told="Draws: issued = batched + live + dropped.", values=labelled("state", _flat(counters["samples"]))),
+            gauge("samples", told="Draws: issued = batched + live + dropped.", values=labelled("state", figures.flat(counters["samples"]))),
             gauge("submissions", told="Rollouts handed in, by what became of them.", values=labelled("receipt", counters["submissions"])),
             gauge("tickets_returned", told="Tickets that came back, by reason.", values=labelled("reason", counters["returned"])),
             gauge(
@@ -393,14 +395,3 @@ class Desk:
         self._counters = Counters(tokens=self._counters.tokens + drawn, wait_s=self._counters.wait_s + waited / samplers)
         told.tokens, told.wait_s, told.heard_s = told.tokens + drawn, told.wait_s + waited, self._clock.now_s()
         return told
-
-
-def _flat(counts: Mapping[str, Any]) -> dict[str, float]:
-    """Nested counts under joined names."""
-    flat: dict[str, float] = {}
-    for name, value in counts.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{name}_{under}": one for under, one in _flat(value).items()}
-        else:
-            flat[name] = value
-    return flat

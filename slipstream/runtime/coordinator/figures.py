@@ -1,6 +1,7 @@
 """The coordinator's figures in Prometheus' text format. Pure; called by `coordinator.app`."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -14,6 +15,17 @@ def family(name: str, kind: str, told: str, values: Mapping[str, float]) -> list
 def labelled(label: str, values: Mapping[str, float]) -> dict[str, float]:
     """Values by the text of one label."""
     return {f'{{{label}="{_escaped(at)}"}}': value for at, value in sorted(values.items())}
+
+
+def flat(counts: Mapping[str, Any]) -> dict[str, float]:
+    """Nested counts under joined names."""
+    found: dict[str, float] = {}
+    for name, value in counts.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}_{under}": one for under, one in flat(value).items()}
+        else:
+            found[name] = value
+    return found
 
 
 def text(families: Iterable[list[str]]) -> str:

@@ -40,23 +40,29 @@ class Trust:
     def quarantined(self, worker: str, epoch: int) -> bool:
         return (worker, epoch) in self._quarantined
 
-    def unproven(self, message: Prove) -> Fault | None:
-        """Other weights, or other log-probs of the canary than the learner's. None too where the learner's are not known (any more).
+    def gap(self, message: Prove) -> float | None:
+        """Nats, mean over the canary's tokens, between a sampler and the learner; None where the learner's are not known (any more).
 
         Raises MessageError where the canaries have different lengths."""
-        version, published = message.version, self._announcements.digest(message.version)
-        if published not in (None, message.digest):
-            return Fault(version=version, cause=f"it loaded weights with digest {message.digest}; those of {version} have {published}")
-        expected, found = self._announcements.canary(version), message.canary
+        expected, found = self._announcements.canary(message.version), message.canary
         if expected is None:
             return None
         if len(expected.logprobs) != len(found.logprobs):
-            raise MessageError(f"canary of {len(found.logprobs)} tokens; the learner's has {len(expected.logprobs)}")
+            raise MessageError(f"prove: canary of {len(found.logprobs)} tokens; the learner's has {len(expected.logprobs)}")
         gaps = [abs(one - other) for one, other in zip(found.logprobs, expected.logprobs, strict=True)]
-        gap, allowed = sum(gaps) / len(gaps), band(found.computed_by, expected.computed_by)
-        if gap <= allowed:
+        return sum(gaps) / len(gaps)
+
+    def unproven(self, message: Prove, gap: float | None) -> Fault | None:
+        """Other weights than were announced, or a gap that the two precisions do not explain."""
+        version, published = message.version, self._announcements.digest(message.version)
+        if published not in (None, message.digest):
+            return Fault(
+                version=version, cause=f"it loaded weights with digest {message.digest}; those of version {version} have {published}"
+            )
+        expected, computed_by = self._announcements.canary(version), message.canary.computed_by
+        if expected is None or gap is None or gap <= (allowed := band(computed_by, expected.computed_by)):
             return None
-        cause = f"its log-probs of the canary are {gap:.3g} nats off the learner's ({found.computed_by}: at most {allowed:g})"
+        cause = f"its log-probs of the canary are {gap:.3g} nats off the learner's ({computed_by}: at most {allowed:g})"
         return Fault(version=version, cause=f"{cause}, with weights that it calls version {version}", gap=gap)
 
     def fault(self, rollouts: Sequence[Rollout]) -> Fault | None:

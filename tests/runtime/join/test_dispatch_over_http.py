@@ -17,9 +17,9 @@ from tests.loop.pure_run import FakeSampler, NumberTask, logprob
 from tests.runtime.coordinator.here import INFLIGHT, coordinator, seat
 
 
-def dispatch(ledger: RemoteLedger, sampler: FakeSampler) -> Dispatch:
-    clock, task, store = ManualClock(), NumberTask(), MemoryStore(keep=4)
-    store.publish(WeightVersion(lineage=0, version=0, params="weights"))
+def dispatch(ledger: RemoteLedger, sampler: FakeSampler, store: MemoryStore | None = None) -> Dispatch:
+    clock, task, store = ManualClock(), NumberTask(), store or MemoryStore(keep=4)
+    store.publish(WeightVersion(lineage=0, version=0, params="weights", digest="d0"))
     return Dispatch(
         sampler=sampler,
         environments=AtOnce(task),
@@ -64,3 +64,20 @@ def test_the_next_sampler_goes_on_from_what_the_last_had_drawn(tmp_path: Path) -
             assert found is not None
             np.testing.assert_array_equal(found.completion_ids, partial.completion_ids)
             np.testing.assert_array_equal(found.logprobs, partial.logprobs)
+
+
+def test_rollouts_carry_the_digest_of_the_weights_of_their_last_token(tmp_path: Path) -> None:
+    with coordinator(tmp_path, INFLIGHT) as here:
+        learner, sampler = RemoteLedger(seat(here.url, "learner", "L"), ManualClock()), RemoteLedger(seat(here.url), ManualClock())
+        learner.begin(0)
+        for version in (0, 1):
+            learner.publish(0, version, f"d{version}", {}, ["http://learner"])
+        store = MemoryStore(keep=4)
+        one = dispatch(sampler, FakeSampler("a", ManualClock(), slots=2, tokens_per_step=1), store)
+        one.turn()
+        store.publish(WeightVersion(lineage=0, version=1, params="weights", digest="d1"))
+        while (batch := here.ledger.batch(0)) is None:
+            one.turn()
+        digests = {(int(rollout.versions[-1]), rollout.weight_digest) for rollout in batch.rollouts}
+        assert {(1, "d1")} <= digests <= {(0, "d0"), (1, "d1")}
+        assert "quarantined" not in here.kinds()
