@@ -79,7 +79,7 @@ def test_a_padding_row_is_never_drawn() -> None:
 
 
 @pytest.mark.parametrize(("precision", "largest"), [("bf16", 0.2), ("int8", 0.25), ("fp8", 0.4)])
-@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("qwen3_moe", marks=pytest.mark.slow)])
 def test_lower_precision_is_another_class_near_the_same_policy(family: str, precision: Precision, largest: float) -> None:
     """Its log-probs differ from the learner's, on average by at most `largest` (unrelated weights: above 1.5), and it says its class."""
     engine, requests = sampler(spec_of(family), family, precision), asked(family)

@@ -36,6 +36,7 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_mixture_of_experts_trains_and_its_template_is_reported(recipe: Path, tmp_path: Path) -> None:
     errors = run(tmp_path / "runs" / "moe", str(recipe), *sets(SETTINGS))
     metrics = rows(tmp_path / "runs" / "moe" / "metrics.jsonl")

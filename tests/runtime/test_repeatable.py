@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.runs import MODES, TINY, final_weights, finish, rows, run, sets, signal_after, start, tiny
 
 TIMED = {"time", "tokens_per_second", "sampler_tokens_per_second", "sampler_idle", "learner_idle", "mfu", "phase_seconds"}
-DETERMINISTIC = ("sync", "lagged1", "lagged2")
+DETERMINISTIC = ("lagged1", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("sync", "lagged2")))
 
 
 def learned(run_dir: Path) -> list[dict]:
@@ -56,6 +56,7 @@ def test_a_killed_and_resumed_run_equals_the_undisturbed_one(mode: str, undistur
     assert_same_run(undisturbed(mode), killed)
 
 
+@pytest.mark.slow
 def test_killed_twice_still_equals_the_undisturbed_run(undisturbed: Callable[[str], Path], tmp_path: Path) -> None:
     killed = tmp_path / "killed"
     process = start(killed, str(TINY), *sets(MODES["lagged1"]))
@@ -110,6 +111,7 @@ def test_resuming_a_finished_run_changes_nothing(undisturbed: Callable[[str], Pa
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once_and_resume_goes_on(undisturbed: Callable[[str], Path], tmp_path: Path) -> None:
     stopped = tmp_path / "stopped"
     process = start(stopped, str(TINY), *sets(MODES["sync"]))

@@ -21,7 +21,7 @@ def overlap_command(
     steps: Annotated[int, typer.Option(min=4, help="Learner steps measured in each mode.")] = 30,
     median: Annotated[float, typer.Option(min=0.0, help="Seconds that half of the verdicts take at most; none: 0.")] = 0.5,
     sigma: Annotated[float, typer.Option(min=0.0, help="Of the lognormal: 1 puts one verdict in a hundred above ten medians.")] = 1.0,
-    picture: Annotated[Path | None, typer.Option(help="SVG file to draw tokens/s over time to.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="SVG file to draw trained tokens over time to.")] = None,
 ) -> None:
     """The quickstart's sums with an environment whose latency is lognormal: step time, idle shares and tokens/s in each mode.
 
@@ -147,18 +147,18 @@ def _tell(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _picture(rows: list[dict[str, Any]]) -> str:
-    """Tokens of the steps that ended in each stretch of time, and the time of each step."""
+    """Tokens trained on by each moment, and the time of each step."""
     from slipstream.telemetry.picture import Line, Panel, picture
 
     longest = max(row["times"][-1][0] for row in rows)
     width = longest / BINS
-    rates, steps = [], []
+    trained, steps = [], []
     for row in rows:
         ends = [time for time, _ in row["times"]]
-        sums = [sum(tokens for time, tokens in row["times"] if start * width <= time < (start + 1) * width) for start in range(BINS)]
-        over = [start * width > ends[-1] for start in range(BINS)]
-        values = tuple(None if ended else total / width for total, ended in zip(sums, over, strict=True))
-        rates.append(Line(name=row["mode"], values=values))
+        sums = [sum(tokens for time, tokens in row["times"] if time <= moment * width) for moment in range(BINS + 1)]
+        over = [(moment - 1) * width > ends[-1] for moment in range(BINS + 1)]
+        values = tuple(None if ended else total / 1e3 for total, ended in zip(sums, over, strict=True))
+        trained.append(Line(name=row["mode"], values=values))
         steps.append(Line(name=row["mode"], values=tuple(end - before for end, before in zip(ends, [0.0, *ends], strict=False))))
 
     def panel(title: str, x_name: str, x_values: list[str], y_name: str, lines: list[Any]) -> Any:
@@ -168,7 +168,7 @@ def _picture(rows: list[dict[str, Any]]) -> str:
     return picture(
         "Sync against lagged and in flight, lognormal latency of verdicts",
         [
-            panel("trained tokens over time", "seconds", [f"{start * width:.0f}" for start in range(BINS)], "tokens/s", rates),
+            panel("trained on, over time", "seconds", [f"{moment * width:.0f}" for moment in range(BINS + 1)], "thousand tokens", trained),
             panel("time of each step", "step", [str(index + 1) for index in range(len(rows[0]["times"]))], "seconds", steps),
         ],
     )
