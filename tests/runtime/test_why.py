@@ -1,5 +1,6 @@
 """`slipstream why` on runs that live, have ended, were killed, and have only just begun."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -83,7 +84,7 @@ def test_no_run_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_the_keeper_writes_moments_and_the_last_one(tmp_path: Path) -> None:
-    moments = iter([moment(role("learner", "step", float(second))) for second in range(1_000_000)])
+    moments = (moment(role("learner", "step", float(second))) for second in itertools.count())
     keeper = StatusKeeper(tmp_path / "status.json", lambda: next(moments), every_s=0.01)
     while not (found := read_status(tmp_path / "status.json")) or found.roles[0].phase_s < 2:
         time.sleep(0.005)
