@@ -15,7 +15,6 @@ from slipstream.core.records import (
     EnvironmentTurn,
     EpisodeEnd,
     ModelTurn,
-    Outcome,
     Prompt,
     Receipt,
     Rollout,
@@ -61,14 +60,6 @@ class Sampler(Protocol):
         ...
 
 
-class Interruptible(Protocol):
-    """A sampler whose unfinished samples can be carried on elsewhere (`SampleRequest.drawn`)."""
-
-    def drawn(self, key: tuple[str, int], start: int = 0) -> tuple[list[int], list[float], list[int]]:
-        """Tokens, log-probs and versions from the `start`-th on that a sample has drawn so far; empty where it has not begun."""
-        ...
-
-
 class Learner(Protocol):
     """Trains. Steps are numbered from 0; after step s the policy version is s + 1."""
 
@@ -98,12 +89,6 @@ class Learner(Protocol):
     def save(self, directory: Path) -> None:
         """Write parameters, optimizer state and counters under `directory` (no manifest: the caller's)."""
         ...
-
-
-class Grader(Protocol):
-    """Judges a completion."""
-
-    def grade(self, prompt: Prompt, completion_text: str) -> Outcome: ...
 
 
 EpisodeKey = tuple[str, int]

@@ -16,8 +16,6 @@ from slipstream.core.records import EnvironmentTurn, EpisodeEnd, FinishReason, M
 from slipstream.envs.environment import Environment, Interactive, Observation
 from slipstream.envs.threads import Threads
 
-JUDGED = (OutcomeKind.VALUE, OutcomeKind.WRONG, OutcomeKind.UNPARSEABLE)
-
 
 class Episode:
     """Its turns are answered one after the other, on one event loop."""

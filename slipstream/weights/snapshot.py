@@ -4,11 +4,11 @@ Adapters go beside their base, never merged, and never rounded: the base does no
 has the very sums that the learner has.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import MISSING, dataclass, fields
 from functools import cache, partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -153,8 +153,3 @@ def _needed_names(adapted: bool, leaves: Mapping[str, Any]) -> set[str]:
         return plain
     targets = {name.removeprefix(_ADAPTERS).split(".")[0] for name in leaves if name.startswith(_ADAPTERS)}
     return {_BASE + name for name in plain} | {f"{_ADAPTERS}{name}.{part}" for name in targets for part in ("down", "up", "scale")}
-
-
-def wire_dtypes() -> Sequence[str]:
-    """The choices."""
-    return get_args(WireDtype)

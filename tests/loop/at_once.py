@@ -1,11 +1,18 @@
 """Environments without threads: a grader's verdict is there as soon as the turn is handed over. So schedules of tests repeat."""
 
 from random import Random
+from typing import Protocol
 
 import numpy as np
 
-from slipstream.core.ports import EpisodeKey, Grader
-from slipstream.core.records import EnvironmentTurn, EpisodeEnd, ModelTurn, Prompt
+from slipstream.core.ports import EpisodeKey
+from slipstream.core.records import EnvironmentTurn, EpisodeEnd, ModelTurn, Outcome, Prompt
+
+
+class Grader(Protocol):
+    """Judges a completion."""
+
+    def grade(self, prompt: Prompt, completion_text: str) -> Outcome: ...
 
 
 class AtOnce:

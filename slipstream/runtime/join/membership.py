@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -59,8 +59,3 @@ class Seat:
             return Joined.model_validate_json(self.caller.post("join", message.model_dump_json().encode()).body)
         except Refused as refused:
             raise UsageError(str(refused)) from refused
-
-
-def counters_of(tokens: Callable[[], int], wait_s: Callable[[], float]) -> Callable[[], Head]:
-    """What a sampler says of itself with its calls."""
-    return lambda: {"tokens": tokens(), "wait_s": round(wait_s(), 3)}
