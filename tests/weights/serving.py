@@ -15,6 +15,7 @@ from slipstream.core.clock import SystemClock
 from slipstream.core.records import WeightVersion
 from slipstream.models.lora import Policy
 from slipstream.models.parameters import declarations, from_leaves
+from slipstream.runtime.processes.weight_server import WeightServer
 from slipstream.weights import digest, manifest
 from slipstream.weights.chunks import ChunkStore
 from slipstream.weights.fetch import Fetcher, FetchRules
@@ -22,7 +23,6 @@ from slipstream.weights.manifest import Manifest
 from slipstream.weights.published_store import PublishedStore
 from slipstream.weights.remote_store import RemoteStore
 from slipstream.weights.transports.flight import WeightFlight
-from slipstream.weights.transports.http_server import WeightServer
 from slipstream.weights.transports.opening import open_source
 from tests.weights.models import TINY
 
@@ -105,7 +105,8 @@ def worker(**settings: Any) -> Iterator[Worker]:
 
 @contextlib.contextmanager
 def served(store: ChunkStore, token: str = TOKEN) -> Iterator[str]:
-    with contextlib.closing(WeightServer(store, token)) as server:
+    with contextlib.closing(WeightServer(host="127.0.0.1", port=0, token=token, tls=None)) as server:
+        server.start(store)
         yield server.url
 
 

@@ -152,9 +152,10 @@ def _measure(worker: Any, transport: str, params: "Params", after: "Params | Non
 @contextlib.contextmanager
 def _serving(transport: str, chunks: "ChunkStore") -> Iterator[str]:
     if transport == "http":
-        from slipstream.weights.transports.http_server import WeightServer
+        from slipstream.runtime.processes.weight_server import WeightServer
 
-        with contextlib.closing(WeightServer(chunks, TOKEN)) as server:
+        with contextlib.closing(WeightServer(host="127.0.0.1", port=0, token=TOKEN, tls=None)) as server:
+            server.start(chunks)
             yield server.url
     else:
         from slipstream.weights.transports.flight import WeightFlight

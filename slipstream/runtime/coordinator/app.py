@@ -5,7 +5,6 @@ changes the ledger: a long poll looks again whenever that thread has changed it.
 """
 
 import asyncio
-import hmac
 import ipaddress
 import json
 from collections.abc import Awaitable, Callable
@@ -45,6 +44,7 @@ from slipstream.runtime.coordinator.messages import (
     ticket_to_json,
     unframe,
 )
+from slipstream.runtime.http_requests import bears, http_words
 
 MAX_BODY_BYTES = 64 << 20
 ASK_AGAIN_S = 0.5  # when nothing can be claimed and the worker is not told of a change before
@@ -191,7 +191,7 @@ class App:
             except RunFailed as error:
                 response = _refusal(503, str(error))
             except web.HTTPException as error:
-                response = _refusal(error.status, self._words(error, request))
+                response = _refusal(error.status, http_words(error, request, self._max_body_bytes))
             response.headers[TERM_HEADER] = str(self._desk.term)
             return response
 
@@ -205,21 +205,8 @@ class App:
             if not on_loopback(request.remote):
                 raise MessageError("without --token-file this coordinator answers its own machine only", 401)
             return
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        same = hmac.compare_digest(token.strip().encode(errors="surrogateescape"), self._token.encode())
-        if not same or scheme.lower() != "bearer":
+        if not bears(request, self._token):
             raise MessageError(f"the token is missing or wrong; send it as {_BEARER} (--token-file)", 401)
-
-    def _words(self, error: web.HTTPException, request: web.Request) -> str:
-        match error.status:
-            case 404:
-                return f"there is no {request.method} {request.path} here"
-            case 405:
-                return f"{request.path} takes no {request.method}"
-            case 413:
-                return f"the body is larger than {self._max_body_bytes} bytes"
-            case _:
-                return error.reason
 
 
 def on_loopback(address: str | None) -> bool:

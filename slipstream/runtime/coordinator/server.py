@@ -8,7 +8,6 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from slipstream.runtime.coordinator.desk import Desk, RunFacts
 from slipstream.runtime.coordinator.tls import server_context
 from slipstream.runtime.failures import failures_logged
 from slipstream.runtime.ledger_policy import ledger_policy
+from slipstream.runtime.listener import bound
 from slipstream.runtime.shape import Shape, open_shape
 from slipstream.telemetry.jsonl import JsonlWriter, Row, read_jsonl
 from slipstream.telemetry.report import write_report
@@ -59,7 +59,7 @@ def coordinate(config: RunConfig, directory: RunDirectory, settings: Coordinator
     tls = server_context(settings.tls_cert, settings.tls_key)
     if settings.token is None and not on_loopback(settings.host):
         raise UsageError(f"--host {settings.host} can be reached by others: give --token-file, with a secret that the workers give too")
-    with _bound(settings.host, settings.port) as listener:
+    with bound(settings.host, settings.port) as listener:
         shape = open_shape(config)
         scheme, host = "https" if tls else "http", f"[{settings.host}]" if ":" in settings.host else settings.host
         url = f"{scheme}://{host}:{listener.getsockname()[1]}"
@@ -146,20 +146,6 @@ class _Run:
 def _run_id(rows: Sequence[Row]) -> str:
     """That of the run's earlier starts, or a new one."""
     return next((row["run_id"] for row in reversed(rows) if row["kind"] == "run_started"), None) or random_run_id()
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket at the address, taken before anything is read; it accepts nothing yet."""
-    with ExitStack() as unless_bound:
-        try:
-            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            listener = unless_bound.enter_context(socket.socket(family, kind, protocol))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-        except (OSError, OverflowError) as error:
-            raise UsageError(f"--host {host} --port {port} cannot be used: {error}; --port 0 takes any free port") from error
-        unless_bound.pop_all()
-    return listener
 
 
 def _signals(numbers: Sequence[signal.Signals]) -> asyncio.Event:

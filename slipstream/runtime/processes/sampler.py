@@ -36,7 +36,7 @@ from slipstream.runtime.stop import StopFlag
 from slipstream.weights.chunks import ChunkStore
 from slipstream.weights.fetch import Fetcher, FetchRules
 from slipstream.weights.remote_store import RemoteStore
-from slipstream.weights.transports.http_source import HttpSource
+from slipstream.weights.transports.opening import open_source
 
 LOOK_S = 0.5  # longest sleep between two looks at what the coordinator wants
 STALL_S = 10.0  # a source of weights that sends nothing for so long is passed over
@@ -212,7 +212,7 @@ def _store(one: Participant, settings: JoinSettings) -> RemoteStore:
     chunks = ChunkStore(keep=config.mode.eta + 2)
     fetcher = Fetcher(
         store=chunks,
-        open_source=lambda url: HttpSource(url, settings.address.token or "", stall_s=STALL_S, tls=tls),
+        open_source=lambda url: open_source(url, settings.address.token or "", STALL_S, tls),
         rules=FetchRules(stall_s=STALL_S, seed=stream_seed(config.run.seed, "weights", one.name) & 0x7FFFFFFF),
         clock=clock,
         events=one.events,

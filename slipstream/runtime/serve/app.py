@@ -4,7 +4,6 @@ A handler is cancelled when its client leaves; leaving the generation's block th
 """
 
 import asyncio
-import hmac
 import json
 import secrets
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
+from slipstream.runtime.http_requests import bears, http_words
 from slipstream.runtime.serve.answers import Writer, error_body
 from slipstream.runtime.serve.choice import Choice, Piece
 from slipstream.runtime.serve.metrics import CONTENT_TYPE, Metrics
@@ -85,7 +85,7 @@ def _middleware(app: App):
             return _refusal(error)
         except web.HTTPException as error:
             outcome = "refused"
-            return _refusal(RequestError(_http_message(error, request), status=error.status))
+            return _refusal(RequestError(http_words(error, request, MAX_BODY_BYTES), status=error.status))
         except asyncio.CancelledError:
             outcome = "cancelled"
             raise
@@ -103,9 +103,7 @@ def _authorise(app: App, request: web.Request) -> None:
     """Raises RequestError when the key is wrong. /health and /metrics are open: they tell nothing of what is asked or answered."""
     if app.api_key is None or not request.path.startswith("/v1"):
         return
-    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-    same = hmac.compare_digest(key.strip().encode(errors="surrogateescape"), app.api_key.encode())
-    if not same or scheme.lower() != "bearer":
+    if not bears(request, app.api_key):
         raise RequestError("the API key is missing or wrong; send it as Authorization: Bearer KEY", code="invalid_api_key", status=401)
 
 
@@ -119,18 +117,6 @@ def _refusal(error: RequestError) -> web.Response:
     headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, Busy) else {}
     body = error_body(str(error), type=kind, param=error.param, code=error.code)
     return web.json_response(body, status=error.status, headers=headers)
-
-
-def _http_message(error: web.HTTPException, request: web.Request) -> str:
-    match error.status:
-        case 404:
-            return f"there is no {request.method} {request.path} here"
-        case 405:
-            return f"{request.path} takes no {request.method}"
-        case 413:
-            return f"the body is larger than {MAX_BODY_BYTES} bytes"
-        case _:
-            return error.reason
 
 
 async def _health(app: App, request: web.Request) -> web.Response:

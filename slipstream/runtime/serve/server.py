@@ -6,7 +6,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from slipstream.core.clock import Clock, SystemClock
 from slipstream.core.errors import UsageError
 from slipstream.engine.engine import Engine
 from slipstream.models.weight import Precision
+from slipstream.runtime.listener import bound
 from slipstream.runtime.serve.app import App, build_app
 from slipstream.runtime.serve.metrics import Metrics
 from slipstream.runtime.serve.model import TOKENS_PER_DISPATCH, LocalModel, build_engine, open_model
@@ -63,7 +63,7 @@ def serve(settings: ServeSettings, ready: Callable[[Address], None]) -> None:
     Raises UsageError when the model or the address cannot be used, RunFailed at the end when the engine had failed.
     """
     _check(settings)
-    with _bound(settings.host, settings.port) as listener:
+    with bound(settings.host, settings.port) as listener:
         model = open_model(settings.model)
         max_tokens = _context(settings, model)
         clock = SystemClock()
@@ -95,20 +95,6 @@ def _context(settings: ServeSettings, model: LocalModel) -> int:
     if settings.max_tokens > context or settings.max_tokens < 2:
         raise UsageError(f"--max-tokens {settings.max_tokens}: a prompt and a completion need 2 to {context}, the model's context")
     return settings.max_tokens
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket at the address, taken before the model is loaded; it accepts nothing yet."""
-    with ExitStack() as unless_bound:
-        try:
-            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            listener = unless_bound.enter_context(socket.socket(family, kind, protocol))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-        except (OSError, OverflowError) as error:
-            raise UsageError(f"--host {host} --port {port} cannot be used: {error}; --port 0 takes any free port") from error
-        unless_bound.pop_all()
-    return listener
 
 
 async def _serve(

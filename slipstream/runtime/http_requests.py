@@ -1,0 +1,25 @@
+"""What all our HTTP servers ask of a request, and the words for those that aiohttp refuses. Pure."""
+
+import hmac
+
+from aiohttp import web
+
+
+def bears(request: web.Request, token: str) -> bool:
+    """The request carries the token as a bearer; compared in constant time."""
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    same = hmac.compare_digest(given.strip().encode(errors="surrogateescape"), token.encode())
+    return same and scheme.lower() == "bearer"
+
+
+def http_words(error: web.HTTPException, request: web.Request, max_body_bytes: int) -> str:
+    """For people."""
+    match error.status:
+        case 404:
+            return f"there is no {request.method} {request.path} here"
+        case 405:
+            return f"{request.path} takes no {request.method}"
+        case 413:
+            return f"the body is larger than {max_body_bytes} bytes"
+        case _:
+            return error.reason
