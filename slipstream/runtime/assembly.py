@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from slipstream.config.schema import RunConfig
 from slipstream.core.clock import Clock
+from slipstream.core.ports import Ledger as LedgerPort
+from slipstream.core.ports import WeightStore
 from slipstream.core.records import EvaluationResult, WeightVersion
 from slipstream.engine.engine import Engine
 from slipstream.envs.host import EnvironmentHost
@@ -96,21 +98,13 @@ def assemble(
         events=events,
         clock=clock,
     )
-    learn = Learn(
-        learner=learner,
-        ledger=ledger,
-        store=store,
-        lessons=lessons(config, policy),
-        audit_every=config.evaluation.every_steps,
-        counters=SamplerCounters(
-            tokens=lambda: dispatch.tokens,
-            wait_s=lambda: sampler_phases.seconds().get("wait", 0.0),
-            unjudged=lambda: ledger.state.samples_dropped,
-        ),
-        phases=learner_phases,
-        events=events,
-        clock=clock,
-        peak_flops=learner.peak_flops,
+    counters = SamplerCounters(
+        tokens=lambda: dispatch.tokens,
+        wait_s=lambda: sampler_phases.seconds().get("wait", 0.0),
+        unjudged=lambda: ledger.state.samples_dropped,
+    )
+    learn = build_learn(
+        config, policy, learner=learner, ledger=ledger, store=store, counters=counters, phases=learner_phases, events=events, clock=clock
     )
     roles = Roles(
         learn=learn,
@@ -125,6 +119,33 @@ def assemble(
         samples=config.has_rollouts,
     )
     return Assembly(learner=learner, ledger=ledger, store=store, sampler=engine, dispatch=dispatch, roles=roles)
+
+
+def build_learn(
+    config: RunConfig,
+    policy: Policy,
+    *,
+    learner: Learner,
+    ledger: LedgerPort,
+    store: WeightStore,
+    counters: SamplerCounters,
+    phases: Phases,
+    events: Events,
+    clock: Clock,
+) -> Learn:
+    """The learner's turns as configured, whoever serves the batches."""
+    return Learn(
+        learner=learner,
+        ledger=ledger,
+        store=store,
+        lessons=lessons(config, policy),
+        audit_every=config.evaluation.every_steps,
+        counters=counters,
+        phases=phases,
+        events=events,
+        clock=clock,
+        peak_flops=learner.peak_flops,
+    )
 
 
 def lessons(config: RunConfig, policy: Policy) -> Lessons:

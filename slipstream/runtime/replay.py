@@ -17,10 +17,10 @@ from slipstream.core.clock import SystemClock
 from slipstream.core.errors import RunFailed, UsageError
 from slipstream.core.records import Batch, Receipt, Rollout, Sample, Ticket
 from slipstream.engine.engine import OnSwap
-from slipstream.loop.learn import Learn, SamplerCounters, StepReport
+from slipstream.loop.learn import SamplerCounters, StepReport
 from slipstream.loop.phases import Phases
 from slipstream.loop.warm_start import warm_start
-from slipstream.runtime.assembly import build_engine, lessons
+from slipstream.runtime.assembly import build_engine, build_learn
 from slipstream.runtime.learning import older_versions
 from slipstream.runtime.policy import Policy, open_policy
 from slipstream.runtime.redraw import Redraw, Turn, turns
@@ -76,12 +76,12 @@ class Replay:
         """One after the other. Raises Difference at the first step that is not as recorded."""
         self._begin()
         clock = SystemClock()
-        learn = Learn(
+        learn = build_learn(
+            self._config,
+            self._policy,
             learner=self._learner,
             ledger=self._batches,
             store=self._store,
-            lessons=lessons(self._config, self._policy),
-            audit_every=self._config.evaluation.every_steps,
             counters=SamplerCounters(tokens=lambda: 0, wait_s=lambda: 0.0),
             phases=Phases("learner", clock, NullEvents()),
             events=NullEvents(),

@@ -15,7 +15,7 @@ from slipstream.core.records import Progress
 from slipstream.loop.learn import Learn, SamplerCounters, StepReport
 from slipstream.loop.phases import Phases
 from slipstream.models.weight import Precision
-from slipstream.runtime.assembly import build_engine, evaluation, lessons, longest
+from slipstream.runtime.assembly import build_engine, build_learn, evaluation, longest
 from slipstream.runtime.devices import configure_jax
 from slipstream.runtime.embedded import Embedded, Roles
 from slipstream.runtime.failures import failures_logged
@@ -132,17 +132,9 @@ class _Learning:
         learner = Learner(config, policy.spec, policy.params, lineage, policy.reference)
         drawn = canary(policy.spec, longest(config, policy))
         store = CanaryStore(store=published, learner=learner, canary=drawn, expect=announcer.expect)
-        learn = Learn(
-            learner=learner,
-            ledger=ledger,
-            store=store,
-            lessons=lessons(config, policy),
-            audit_every=config.evaluation.every_steps,
-            counters=SamplerCounters(tokens=lambda: ledger.drawn.tokens, wait_s=lambda: ledger.drawn.wait_s),
-            phases=self._phases,
-            events=events,
-            clock=clock,
-            peak_flops=learner.peak_flops,
+        counters = SamplerCounters(tokens=lambda: ledger.drawn.tokens, wait_s=lambda: ledger.drawn.wait_s)
+        learn = build_learn(
+            config, policy, learner=learner, ledger=ledger, store=store, counters=counters, phases=self._phases, events=events, clock=clock
         )
         roles = Roles(
             learn=_Attentive(learn=learn, announcer=announcer, participant=self._one),
