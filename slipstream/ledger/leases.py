@@ -11,6 +11,7 @@ class _Lease:
     deadline_s: float
     progress: Progress
     moved_s: float  # when it last got on
+    heard_s: float  # when it last renewed
 
 
 class Leases:
@@ -22,14 +23,14 @@ class Leases:
 
     def begin(self, worker: str, now_s: float) -> None:
         """A lease from now on."""
-        self._leases[worker] = _Lease(deadline_s=now_s + self.lease_s, progress=Progress(), moved_s=now_s)
+        self._leases[worker] = _Lease(deadline_s=now_s + self.lease_s, progress=Progress(), moved_s=now_s, heard_s=now_s)
 
     def renew(self, worker: str, progress: Progress, busy: bool, now_s: float) -> None:
         """A worker that is alive but has tickets and does not get on (no token, no other phase) keeps the end of its lease as it is."""
         lease = self._leases[worker]
         if not busy or (progress.tokens, progress.phase) != (lease.progress.tokens, lease.progress.phase):
             lease.moved_s = now_s
-        lease.progress = progress
+        lease.progress, lease.heard_s = progress, now_s
         if now_s - lease.moved_s < self._stalled_s:
             lease.deadline_s = now_s + self.lease_s
 
@@ -43,3 +44,7 @@ class Leases:
     def progress(self) -> dict[str, Progress]:
         """What each worker last said of itself."""
         return {worker: lease.progress for worker, lease in self._leases.items()}
+
+    def silent_s(self, now_s: float) -> dict[str, float]:
+        """Seconds since each worker said it."""
+        return {worker: now_s - lease.heard_s for worker, lease in self._leases.items()}

@@ -197,6 +197,11 @@ class Ledger:
         with self._lock:
             return self._leases.progress()
 
+    def silent_s(self) -> dict[str, float]:
+        """Seconds since each worker that is here said it."""
+        with self._lock:
+            return self._leases.silent_s(self._clock.now_s())
+
     def _depart(self, worker: str, reason: str) -> None:
         play = moves.Play(self._state)
         moves.depart(play, worker, reason)

@@ -69,9 +69,6 @@ class _Told:
     tokens: int = 0
     wait_s: float = 0.0
     loaded: int = -1  # version
-    phase: str = "start"
-    phase_s: float = 0.0  # in it, when it was heard of
-    heard_s: float = 0.0  # when that was, own clock
 
 
 class Desk:
@@ -136,7 +133,7 @@ class Desk:
 
     def _seated(self, member: Membership) -> Joined:
         facts, state = self._facts, self._ledger.state
-        self._told[member.worker] = _Told(epoch=member.epoch, heard_s=self._clock.now_s())
+        self._told[member.worker] = _Told(epoch=member.epoch)
         entry = state.workers[member.worker]
         self.emit("coordinator", "joined", worker=member.worker, name=entry.incarnation, epoch=member.epoch, **entry.capabilities)
         return Joined(
@@ -158,8 +155,7 @@ class Desk:
         self._check_run(message.run_id)
         progress = Progress(**{field.name: getattr(message, field.name) for field in fields(Progress)})
         standing = self._ledger.renew(message.worker, message.epoch, progress)
-        told = self._count(message)
-        told.phase, told.phase_s = progress.phase, progress.phase_s
+        self._count(message)
         return standing
 
     def leave(self, message: Call) -> None:
@@ -312,11 +308,16 @@ class Desk:
 
     def moment(self) -> RunStatus:
         """What everyone does, as far as they have said."""
-        state, now_s = self._ledger.state, self._clock.now_s()
-        heard = [(worker, state.workers[worker].kind, self._told[worker]) for worker in self.present if worker in self._told]
+        state, told = self._ledger.state, self._ledger.progress()
         roles = (
-            RoleStatus(role=worker, kind=kind, phase=told.phase, phase_s=told.phase_s + now_s - told.heard_s, heard_s=now_s - told.heard_s)
-            for worker, kind, told in heard
+            RoleStatus(
+                role=worker,
+                kind=state.workers[worker].kind,
+                phase=told[worker].phase or "start",
+                phase_s=told[worker].phase_s + silent_s,
+                heard_s=silent_s,
+            )
+            for worker, silent_s in self._ledger.silent_s().items()
         )
         return RunStatus(time=self._now_s(), unix_s=time.time(), roles=tuple(roles), flow=flow(state))
 
@@ -393,5 +394,5 @@ class Desk:
         told, samplers = self._of(message.worker, message.epoch), max(1, len(self._samplers))
         drawn, waited = max(0, message.tokens - told.tokens), max(0.0, message.wait_s - told.wait_s)
         self._counters = Counters(tokens=self._counters.tokens + drawn, wait_s=self._counters.wait_s + waited / samplers)
-        told.tokens, told.wait_s, told.heard_s = told.tokens + drawn, told.wait_s + waited, self._clock.now_s()
+        told.tokens, told.wait_s = told.tokens + drawn, told.wait_s + waited
         return told
