@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from slipstream.config.schema import ArithmeticTask
-from slipstream.core.records import Demonstration, Outcome, OutcomeKind, Prompt
-from slipstream.core.rng import generator, key_words
+from slipstream.core.records import Demonstration, Outcome, Prompt
+from slipstream.core.rng import generator
 from slipstream.envs.catalog.entry import PromptForm
+from slipstream.envs.number_pairs import Pair, held_out_pairs, is_held_out, judged, training_pair
 from slipstream.text.tokenizer import Tokenizer, character_tokenizer
 
 ALPHABET = "0123456789+x=:,#" + "abcdefghijklmnopqrstuvwyz" + " .-/()?!'\"*<>"  # 54 characters; the stop token makes 55
@@ -47,22 +48,10 @@ class Arithmetic:
 
     def held_out(self, count: int) -> list[Prompt]:
         rng = generator(0, "held-out", self.config.operation, self.config.digits)
-        found: dict[tuple[int, int], None] = {}
-        for _ in range(200 * count):
-            if len(found) == count:
-                break
-            a, b = self._draw(rng)
-            if self._is_held_out(a, b):
-                found[a, b] = None
-        return [self._prompt(a, b, "") for a, b in found]
+        return [self._prompt(a, b, "") for a, b in held_out_pairs(rng, self._draw, self._is_held_out, count)]
 
     def grade(self, prompt: Prompt, completion_text: str) -> Outcome:
-        working, mark, answer = completion_text.rpartition("#")
-        if not mark or not (answer.isascii() and answer.isdigit()):
-            return Outcome(kind=OutcomeKind.UNPARSEABLE, reward=0.0, format_ok=False, style=_style(working), detail="no number after #")
-        right = answer == prompt.answer
-        kind = OutcomeKind.VALUE if right else OutcomeKind.WRONG
-        return Outcome(kind=kind, reward=float(right), format_ok=True, style=_style(working), detail=f"read {answer}, want {prompt.answer}")
+        return judged(prompt, completion_text, _style)
 
     def demonstration(self, index: int, worked_share: float) -> Demonstration:
         rng = generator(self.seed, "demonstration", index)
@@ -72,16 +61,13 @@ class Arithmetic:
         completion = self.tokenizer.encode(f"{working}#{prompt.answer}")
         return Demonstration(prompt_ids=prompt.token_ids, completion_ids=np.append(completion, self.tokenizer.stop_ids[0]).astype(np.int32))
 
-    def _pair(self, purpose: str, index: int) -> tuple[int, int]:
+    def _pair(self, purpose: str, index: int) -> Pair:
         return self._draw_training(generator(self.seed, purpose, index))
 
-    def _draw_training(self, rng: np.random.Generator, short: float = 0.0) -> tuple[int, int]:
-        while True:
-            a, b = self._draw(rng, short)
-            if not self._is_held_out(a, b):
-                return a, b
+    def _draw_training(self, rng: np.random.Generator, short: float = 0.0) -> Pair:
+        return training_pair(rng, lambda rng: self._draw(rng, short), self._is_held_out)
 
-    def _draw(self, rng: np.random.Generator, short: float = 0.0) -> tuple[int, int]:
+    def _draw(self, rng: np.random.Generator, short: float = 0.0) -> Pair:
         """Both numbers uniform below 10^digits; each with probability `short` below 10^(digits - 1) instead."""
 
         def number() -> int:
@@ -90,9 +76,8 @@ class Arithmetic:
 
         return number(), number() if self.config.operation == "addition" else int(rng.integers(10))
 
-    def _is_held_out(self, a: int, b: int) -> bool:
-        words, _ = key_words(0, "split", self.config.operation, a, b)
-        return words < self.config.held_out * 2**32
+    def _is_held_out(self, pair: Pair) -> bool:
+        return is_held_out(self.config.operation, pair, self.config.held_out)
 
     def _prompt(self, a: int, b: int, suffix: str) -> Prompt:
         text = f"{a}{SYMBOL[self.config.operation]}{b}="

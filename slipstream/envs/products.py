@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slipstream.config.schema import ProductsTask
-from slipstream.core.records import Demonstration, ModelTurn, Outcome, OutcomeKind, Prompt
-from slipstream.core.rng import generator, key_words
+from slipstream.core.records import Demonstration, ModelTurn, Outcome, Prompt
+from slipstream.core.rng import generator
 from slipstream.envs.catalog.entry import PromptForm
 from slipstream.envs.environment import Limits, Observation, PlainTranscript
+from slipstream.envs.number_pairs import Pair, held_out_pairs, is_held_out, judged, training_pair
 from slipstream.envs.tools.calculator import calculate, shown
 from slipstream.envs.tools.tool import ToolError
 from slipstream.text.tokenizer import Tokenizer, character_tokenizer
@@ -56,23 +57,11 @@ class Products:
 
     def held_out(self, count: int) -> list[Prompt]:
         rng = generator(0, "held-out", "products", self.config.digits)
-        found: dict[tuple[int, int], None] = {}
-        for _ in range(200 * count):
-            if len(found) == count:
-                break
-            pair = self._draw(rng)
-            if self._is_held_out(*pair):
-                found[pair] = None
-        return [self._prompt(a, b, "") for a, b in found]
+        return [self._prompt(a, b, "") for a, b in held_out_pairs(rng, self._draw, self._is_held_out, count)]
 
     def grade(self, prompt: Prompt, completion_text: str) -> Outcome:
-        """Of the last turn, or of a whole completion: what follows the last `#` counts."""
-        _, mark, answer = completion_text.rpartition("#")
-        if not mark or not (answer.isascii() and answer.isdigit()):
-            return Outcome(kind=OutcomeKind.UNPARSEABLE, reward=0.0, format_ok=False, detail="no number after #")
-        right = answer == prompt.answer
-        kind = OutcomeKind.VALUE if right else OutcomeKind.WRONG
-        return Outcome(kind=kind, reward=float(right), format_ok=True, detail=f"read {answer}, want {prompt.answer}")
+        """Of the last turn, or of a whole completion."""
+        return judged(prompt, completion_text)
 
     def environment(self, prompt: Prompt) -> "CalculatorTurns":
         return CalculatorTurns(self)
@@ -92,19 +81,15 @@ class Products:
         mask = np.array([*[True] * len(asked), *[False] * len(said), *[True] * (len(answer) + 1)])
         return Demonstration(prompt_ids=prompt.token_ids, completion_ids=ids, loss_mask=mask)
 
-    def _draw_training(self, rng: np.random.Generator) -> tuple[int, int]:
-        while True:
-            pair = self._draw(rng)
-            if not self._is_held_out(*pair):
-                return pair
+    def _draw_training(self, rng: np.random.Generator) -> Pair:
+        return training_pair(rng, self._draw, self._is_held_out)
 
-    def _draw(self, rng: np.random.Generator) -> tuple[int, int]:
+    def _draw(self, rng: np.random.Generator) -> Pair:
         least, most = 10 ** (self.config.digits - 1), 10**self.config.digits
         return int(rng.integers(least, most)), int(rng.integers(least, most))
 
-    def _is_held_out(self, a: int, b: int) -> bool:
-        words, _ = key_words(0, "split", "products", a, b)
-        return words < self.config.held_out * 2**32
+    def _is_held_out(self, pair: Pair) -> bool:
+        return is_held_out("products", pair, self.config.held_out)
 
     def _prompt(self, a: int, b: int, suffix: str) -> Prompt:
         text = f"{a}x{b}="
