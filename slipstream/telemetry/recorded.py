@@ -8,9 +8,9 @@ import numpy as np
 
 from slipstream.core.errors import RunFailed
 from slipstream.core.records import Batch, Fate, FinishReason, Outcome, OutcomeKind, Rollout
+from slipstream.telemetry.rollouts import OUTCOME_COLUMNS
 
 _DTYPES = {"prompt_ids": np.int32, "completion_ids": np.int32, "logprobs": np.float32, "versions": np.int32, "loss_mask": np.bool_}
-_OUTCOME = {"kind": "outcome"}  # a field of the outcome that has another name as a column
 
 
 def read_batch(directory: Path, step: int) -> tuple[Batch, np.ndarray]:
@@ -33,8 +33,7 @@ def read_batch(directory: Path, step: int) -> tuple[Batch, np.ndarray]:
 
 
 def _rollout(row: dict[str, Any]) -> Rollout:
-    columns = {field.name: _OUTCOME.get(field.name, field.name) for field in fields(Outcome)}
-    outcome: dict[str, Any] = {field: row[column] for field, column in columns.items() if column in row}
+    outcome: dict[str, Any] = {field: row[column] for column, field in OUTCOME_COLUMNS.items() if column in row}
     outcome["kind"] = OutcomeKind(outcome["kind"])
     found: dict[str, Any] = {field.name: row[field.name] for field in fields(Rollout) if field.name != "outcome"}
     found |= {name: np.array(found[name], dtype) for name, dtype in _DTYPES.items()}

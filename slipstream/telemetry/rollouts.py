@@ -13,7 +13,7 @@ from slipstream.telemetry.atomic import atomic_write_bytes
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_OUTCOME_COLUMNS = {"outcome": "kind", "reward": "reward", "format_ok": "format_ok", "style": "style", "detail": "detail"}
+OUTCOME_COLUMNS = {"outcome": "kind"} | {name: name for name in ("reward", "format_ok", "style", "detail", "calls", "failed_calls")}
 _ARRAY_COLUMNS = ("prompt_ids", "completion_ids", "logprobs", "versions", "loss_mask")
 
 
@@ -46,6 +46,8 @@ def rollout_schema() -> "pa.Schema":
             "format_ok": pa.bool_(),
             "style": pa.string(),
             "detail": pa.string(),
+            "calls": pa.int32(),
+            "failed_calls": pa.int32(),
             "prompt_text": pa.string(),
             "completion_text": pa.string(),
             "answer": pa.string(),
@@ -108,8 +110,8 @@ def read_rollouts(directory: Path, columns: Sequence[str] | None = None) -> "pa.
 
 
 def _column(rollouts: Sequence[Rollout], name: str) -> list[Any]:
-    if name in _OUTCOME_COLUMNS:
-        return [getattr(rollout.outcome, _OUTCOME_COLUMNS[name]) for rollout in rollouts]
+    if name in OUTCOME_COLUMNS:
+        return [getattr(rollout.outcome, OUTCOME_COLUMNS[name]) for rollout in rollouts]
     return [getattr(rollout, name) for rollout in rollouts]
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from slipstream.core.codec import rollout_to_bytes
 from slipstream.core.records import Batch, Fate, Outcome, OutcomeKind, Rollout
 from slipstream.core.rng import generator
+from slipstream.telemetry.recorded import read_batch
 from slipstream.telemetry.rollouts import read_rollouts, write_batch, write_rollouts
 from tests.telemetry.synthetic import Shape, finish, make_text
 
@@ -20,14 +22,14 @@ def some_rollouts(count: int, step: int = 0) -> list[Rollout]:
 
 def test_every_field_comes_back(tmp_path: Path) -> None:
     rollouts = some_rollouts(5)
-    rollouts[1] = dataclasses.replace(rollouts[1], outcome=Outcome(kind=OutcomeKind.TIMEOUT, reward=None))
+    rollouts[1] = dataclasses.replace(rollouts[1], outcome=Outcome(kind=OutcomeKind.TIMEOUT, reward=None, calls=3, failed_calls=1))
     write_rollouts(tmp_path, 7, rollouts, Fate.TRAINED, [0.5, 0.0, -0.5, 0.25, -0.25])
     rows = read_rollouts(tmp_path).to_pylist()
     for row, rollout in zip(rows, rollouts, strict=True):
         outcome = rollout.outcome
-        assert [row.pop(name) for name in ("outcome", "reward", "format_ok", "style", "detail")] == [
-            *(outcome.kind, outcome.reward, outcome.format_ok, outcome.style, outcome.detail)
-        ]
+        assert row.pop("outcome") == outcome.kind
+        others = [field.name for field in dataclasses.fields(Outcome) if field.name != "kind"]
+        assert [row.pop(name) for name in others] == [getattr(outcome, name) for name in others]
         assert (row.pop("step"), row.pop("fate")) == (7, "trained")
         row.pop("advantage")
         assert row == {
@@ -35,6 +37,17 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
             for field in dataclasses.fields(Rollout)
             if field.name != "outcome" and (value := getattr(rollout, field.name)) is not None
         }
+
+
+def test_a_batch_is_read_back_whole(tmp_path: Path) -> None:
+    """Every field of every rollout, so that a replay computes on what was trained on."""
+    rollouts = some_rollouts(3)
+    rollouts[1] = dataclasses.replace(rollouts[1], outcome=dataclasses.replace(rollouts[1].outcome, calls=2, failed_calls=1))
+    write_batch(tmp_path, Batch(step=4, rollouts=tuple(rollouts[:2]), dropped=(rollouts[2],)), [0.5, -0.5])
+    batch, advantages = read_batch(tmp_path, 4)
+    assert (batch.step, advantages.tolist()) == (4, [0.5, -0.5])
+    found = [rollout_to_bytes(rollout) for rollout in (*batch.rollouts, *batch.dropped)]
+    assert found == [rollout_to_bytes(rollout) for rollout in rollouts]
 
 
 def test_columns_have_the_types_of_the_record(tmp_path: Path) -> None:
