@@ -10,7 +10,10 @@ from slipstream.telemetry.status import RunStatus, read_status
 from slipstream.telemetry.waits import Explanation, explain
 
 LATEST = 5  # events that are shown
-TELLING = ("overdue", "worker_died", "lease_ended", "quarantined", "alarm", "failed", "run_finished", "coordinator_away", "warning")
+TELLING = (
+    *("overdue", "role_died", "role_silent", "lease_ended", "coordinator_away", "weights_failed", "quarantined"),
+    *("alarm", "warning", "run_finished"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

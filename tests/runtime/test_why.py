@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 import time
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import slipstream
 from slipstream.cli.main import app
 from slipstream.runtime.status_keeper import StatusKeeper
-from slipstream.runtime.why import reasons
+from slipstream.runtime.why import TELLING, reasons
 from slipstream.telemetry.run_directory import RunDirectory
 from slipstream.telemetry.status import read_status, write_status
 from tests.telemetry.test_waits import moment, role
@@ -63,8 +65,11 @@ def test_a_run_that_nobody_works_on_tells_what_ended_it(directory: RunDirectory)
     write_status(directory.status, moment(role("learner", "step")))
     assert "no process works on the run; go on with: slipstream train --resume" in told(directory)
     (directory.logs / "supervisor.log").write_text("Traceback\nRunFailed: no space left on device\n")
-    directory.events.write_text(json.dumps({"time": 3.0, "role": "supervisor", "kind": "alarm", "detail": "drift"}) + "\n")
+    died = {"time": 2.0, "role": "supervisor", "kind": "role_died", "name": "sampler-1", "signal": "SIGKILL"}
+    alarm = {"time": 3.0, "role": "supervisor", "kind": "alarm", "detail": "drift"}
+    directory.events.write_text("".join(json.dumps(row) + "\n" for row in (died, alarm)))
     text = told(directory)
+    assert "2.0 s  supervisor: role_died, name sampler-1, signal SIGKILL" in text
     assert "it ended by RunFailed: no space left on device; go on with" in text
     assert "3.0 s  supervisor: alarm, detail drift" in text
 
@@ -77,6 +82,12 @@ def test_a_finished_run_says_so(undisturbed: Callable[[str], Path]) -> None:
     assert {one.role: one.phase for one in last.roles} == {"learner": "ended", "sampler-0": "ended", "evaluator": "ended"}
     assert last.flow is not None
     assert (last.flow.version, last.flow.tickets["trained"]) == (12, 48)
+
+
+def test_every_kind_of_event_that_is_told_is_emitted_somewhere() -> None:
+    """Under exactly that name."""
+    source = "".join(path.read_text() for path in Path(slipstream.__file__).parent.rglob("*.py") if path.name != "why.py")
+    assert [kind for kind in TELLING if not re.search(rf'(emit|add)\([^)]*?"{kind}"', source)] == []
 
 
 def test_no_run_is_a_usage_error(tmp_path: Path) -> None:
