@@ -198,8 +198,9 @@ def _model_and_task(config: RunConfig) -> list[Problem]:
 
 
 def _tools(task: WordsTask) -> list[Problem]:
-    own = task.environment if isinstance(task, RowsTask) else ""
-    none = "" if task.tools or own else "there are no task.tools" + (" and no task.environment" if isinstance(task, RowsTask) else "")
+    rows = task if isinstance(task, RowsTask) else None
+    own = rows is not None and bool(rows.environment or rows.agent)
+    none = "" if task.tools or own else "there are no task.tools" + (" and no task.environment or task.agent" if rows else "")
     problems = _without_effect(task, "task", ("max_turns", "step_seconds", "episode_seconds"), none)
     if "search" not in task.tools:
         problems += _without_effect(task, "task", ("search_file",), "search is none of task.tools")
@@ -216,7 +217,11 @@ def _rows_task(task: RowsTask) -> list[Problem]:
     problems = _without_effect(task, "task", ("format_weight",), formless)
     problems += _without_effect(task, "task", ("grader",), f"task.reward={task.reward} judges instead" if task.reward else "")
     own = f"task.environment={task.environment} judges, and answers, instead" if task.environment else ""
+    own = f"task.agent={task.agent} leads the episode and judges it" if task.agent else own
     problems += _without_effect(task, "task", ("grader", "reward", "tools", "format_weight"), own)
+    if task.agent:
+        problems += _without_effect(task, "task", ("environment", "step_seconds"), own)
+    problems += _without_effect(task, "task", ("agents_at_once",), "" if task.agent else "there is no task.agent")
     problems += _without_effect(task, "task", ("reward_seconds", "reward_workers"), "" if task.reward else "there is no task.reward")
     if task.curriculum == "none":
         problems += _without_effect(task, "task", ("pass_rates",), "task.curriculum is none")

@@ -144,11 +144,11 @@ class WordsTask(Section):
     search_file: str = ""
     """What the tool `search` searches: a file of rows with `text` and, where there is one, `title`."""
     max_turns: Annotated[int, Field(ge=1)] = 8
-    """With tools: turns of the model in one episode; one that has not answered by then has given no answer."""
+    """With tools: turns of the model in one episode; one that has not answered by then has given no answer. Requests of an agent."""
     step_seconds: float = Field(default=60.0, gt=0)
     """With tools: longest time for the calls of one turn; past it the episode is a timeout, and never a reward."""
     episode_seconds: float = Field(default=1800.0, gt=0)
-    """With tools: longest time from the first call to the verdict, generation between them included."""
+    """With tools: longest time from the first call to the verdict, generation between them included. Of an agent: all its time."""
 
 
 class RowsTask(WordsTask):
@@ -180,6 +180,11 @@ class RowsTask(WordsTask):
     environment: str = ""
     """A class of your own instead of a grader and tools, for episodes of several turns: module:Class or path/to/file.py:Class, made
     as Class(row) for each sample; docs/environments.md says what it has to have."""
+    agent: str = ""
+    """A function of your own that leads the episode and returns its reward, in place of a grader and tools: module:function or
+    path/to/file.py:function, called as function(base_url, api_key, prompt). It asks the run's endpoint for turns of the model."""
+    agents_at_once: Positive = 64
+    """Agents that run at a time."""
     bad_rows: Literal["skip", "refuse"] = "skip"
     """Rows that cannot be used are left out and counted, or end the start of the run with one error that lists them."""
     decontaminate_words: Count = 13
@@ -222,7 +227,27 @@ class GymTask(WordsTask):
     """Settings of the data set's own, e.g. min_terms and max_terms of basic_arithmetic."""
 
 
-Task = Annotated[ArithmeticTask | ProductsTask | SumsTask | RowsTask | CountdownTask | GymTask, Field(discriminator="kind")]
+class VerifiersTask(Section):
+    """An environment written for the package `verifiers` (0.1), which brings its own prompts, turns and rewards."""
+
+    kind: Literal["verifiers"] = "verifiers"
+    environment: str
+    """Its module, or path/to/file.py; its function `load_environment` is called, or another one named behind a colon."""
+    arguments: dict[str, bool | int | float | str | list[int | float | str]] = Field(default_factory=dict)
+    """Keyword arguments of that function."""
+    test_size: Positive = 256
+    """Held-out problems: the first of the evaluation set, or, where it has none, of the training set, whose they are no more."""
+    max_prompt_tokens: Positive = 1024
+    """Of a conversation's first request. Problems with longer prompts are counted and left out."""
+    max_turns: Annotated[int, Field(ge=1)] = 32
+    """Requests that one episode may make."""
+    episode_seconds: float = Field(default=1800.0, gt=0)
+    """Longest time of an episode, generation and scoring included; past it the episode is a timeout, and never a reward."""
+    agents_at_once: Positive = 64
+    """Episodes that run at a time."""
+
+
+Task = Annotated[ArithmeticTask | ProductsTask | SumsTask | RowsTask | CountdownTask | GymTask | VerifiersTask, Field(discriminator="kind")]
 
 
 class WarmStage(Section):

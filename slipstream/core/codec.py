@@ -13,7 +13,7 @@ import numpy as np
 from slipstream.core.records import FinishReason, Outcome, OutcomeKind, Rollout
 
 MAGIC = b"SLRO"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _HEADER = struct.Struct("<4sHxxIII")  # magic, format version, padding, head bytes, prompt tokens, completion tokens
 
 _INT32, _FLOAT32, _BOOL = np.dtype("<i4"), np.dtype("<f4"), np.dtype("?")
@@ -23,7 +23,7 @@ _SCALARS = (
     *("prompt_text", "completion_text", "answer", "sampler_id", "sampler_class", "weight_digest", "slot"),
     *("claimed_s", "started_s", "finished_s"),
 )
-_OUTCOME = ("kind", "reward", "format_ok", "style", "detail", "calls", "failed_calls")
+_OUTCOME = ("kind", "reward", "format_ok", "style", "detail", "calls", "failed_calls", "side_turns")
 
 
 class CodecError(ValueError):

@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from slipstream.core.records import (
+    AgentNews,
     Batch,
     Demonstration,
     EnvironmentTurn,
@@ -57,6 +58,15 @@ class Sampler(Protocol):
 
     def step(self) -> list[Sample]:
         """Advance all running samples by a few tokens; returns those that finished."""
+        ...
+
+
+@runtime_checkable
+class Abortable(Protocol):
+    """A sampler that can be told to stop one sample."""
+
+    def abort(self, key: tuple[str, int]) -> Sample | None:
+        """End it now; what it has drawn. Nothing more comes of it. None where there is no such sample."""
         ...
 
 
@@ -117,6 +127,41 @@ class Environments(Protocol):
 
     def close(self) -> None:
         """End everything; what is unanswered never will be."""
+        ...
+
+
+@runtime_checkable
+class Agents(Protocol):
+    """Runs agents, which lead their episodes: they ask for turns of the model, and say at last how it went. Only two methods block."""
+
+    @property
+    def at_once(self) -> int:
+        """So many agents run at a time; further ones wait."""
+        ...
+
+    def begin(self, prompt: Prompt, first: SampleRequest) -> None:
+        """Start an agent on a prompt. `first` says how the model's turns are drawn and, by `max_new_tokens`, how long a conversation
+        may become after its first prompt; its `key` names the episode."""
+        ...
+
+    def reply(self, sample: Sample) -> None:
+        """A turn that was asked for, under the key of its request."""
+        ...
+
+    def drop(self, key: EpisodeKey) -> None:
+        """End an episode's agent; nothing more is told of it."""
+        ...
+
+    def news(self) -> AgentNews:
+        """What happened since the last call. Raises what ends a run."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until there are news, or a failure to raise; False when there were none in the time."""
+        ...
+
+    def close(self) -> None:
+        """End everything."""
         ...
 
 

@@ -43,6 +43,7 @@ class Outcome:
     detail: str = ""  # for people: what was compared
     calls: int = 0  # of tools in the episode
     failed_calls: int = 0  # those of them that were answered with an error
+    side_turns: int = 0  # of the model in conversations of an agent that are not trained: all but the longest
 
     def __post_init__(self) -> None:
         if self.kind in (OutcomeKind.VALUE, OutcomeKind.WRONG) and self.reward is None:
@@ -188,6 +189,28 @@ class EpisodeEnd:
 
     outcome: Outcome
     finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEpisode:
+    """An episode that an agent led and that has ended: the longest of the conversations that it had with the model."""
+
+    key: tuple[str, int]  # as it was begun
+    outcome: Outcome
+    prompt_ids: np.ndarray  # int32 [prompt_tokens], of the conversation's first request
+    prompt_text: str  # the same with its special tokens, for people
+    sample: Sample | None  # its turns in one; what the agent wrote between them has log-prob 0; None: the model has said nothing
+    loss_mask: np.ndarray  # bool [completion_tokens]; True = the model chose it
+    ended_s: float  # run clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentNews:
+    """What agents did since one last asked."""
+
+    asked: tuple[SampleRequest, ...] = ()  # turns of the model that are wanted, under keys of their own
+    withdrawn: tuple[tuple[str, int], ...] = ()  # keys of such turns that nobody waits for any more
+    ended: tuple[AgentEpisode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ def rows_plan(config: RowsTask) -> RowsPlan:
     if config.train:
         _refuse_one_file(config)
     entry = with_fields(find_entry(config.name), question=config.question_field, answer=config.answer_field, id=config.id_field)
-    entry = replace(entry, needs_answer=entry.needs_answer and not (config.reward or config.environment))
+    entry = replace(entry, needs_answer=entry.needs_answer and not (config.reward or config.environment or config.agent))
     grader = _grader(config, entry)
     train, train_notes = _items(config.train, entry, grader, config) if config.train else ([], [])  # none: for evaluation alone
     test, test_notes = _items(config.test, entry, grader, config)
@@ -56,8 +56,9 @@ def own_form(form: PromptForm, config: WordsTask) -> PromptForm:
 
 
 def _grader(config: RowsTask, entry: Entry) -> RowGrader:
-    if config.environment:
-        return RowGrader(name=f"task.environment = {config.environment!r}", problem=lambda _: None, grade=_judged_elsewhere)
+    if config.environment or config.agent:
+        name = f"task.agent = {config.agent!r}" if config.agent else f"task.environment = {config.environment!r}"
+        return RowGrader(name=name, problem=lambda _: None, grade=_judged_elsewhere)
     if config.reward:
         find_reward(config.reward)  # what cannot be one is refused here, before its processes start
         return scored(config.reward, config.reward_seconds, config.reward_workers)
@@ -69,7 +70,7 @@ def _grader(config: RowsTask, entry: Entry) -> RowGrader:
 
 
 def _judged_elsewhere(item: Item, reply: str) -> Outcome:
-    raise RunFailed(f"row {item.id}: its environment judges, over several turns; a reply alone cannot be judged")
+    raise RunFailed(f"row {item.id}: its environment or agent judges, over several turns; a reply alone cannot be judged")
 
 
 def _items(source: str, entry: Entry, grader: RowGrader, config: RowsTask) -> tuple[list[Item], list[str]]:

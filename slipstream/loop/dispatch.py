@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slipstream.core.clock import Clock
-from slipstream.core.ports import Environments, EpisodeKey, Ledger, Sampler, WeightStore
+from slipstream.core.ports import Agents, Environments, EpisodeKey, Ledger, Sampler, WeightStore
 from slipstream.core.records import SampleRequest, Ticket
+from slipstream.loop.agent_episodes import open_episodes
 from slipstream.loop.collect import Collector, sample_seed
-from slipstream.loop.episodes import Episode, Episodes
+from slipstream.loop.episodes import Episode
 from slipstream.loop.phases import Phases
 from slipstream.telemetry.events import Events
 
@@ -39,7 +40,7 @@ class Dispatch:
         self,
         *,
         sampler: Sampler,
-        environments: Environments,
+        environments: Environments | Agents,
         ledger: Ledger,
         store: WeightStore,
         collector: Collector,
@@ -53,7 +54,7 @@ class Dispatch:
         self._tickets: dict[str, tuple[Ticket, float]] = {}  # open here, with the time of their claim
         self._missing: dict[str, int] = {}  # samples of each still to come
         self._digests: dict[int, str] = {}  # of the versions loaded so far, where the store knows them
-        self.episodes = Episodes(sampler, environments, collector.codec)
+        self.episodes = open_episodes(sampler, environments, collector.codec)
 
     @property
     def tokens(self) -> int:
@@ -103,9 +104,9 @@ class Dispatch:
             self._events.emit(self._sampler.id, "load", version=wanted)
 
     def _claim(self) -> None:
-        """As many tickets as keep the slots full; the last one's surplus samples wait in the sampler."""
-        free = self._sampler.free_slots()
-        if free == 0 or self._sampler.version < 0:
+        """As many tickets as keep the slots full; the last one's surplus samples wait in the sampler, or for an agent."""
+        free = min(self._sampler.free_slots(), self.episodes.places)
+        if free < 1 or self._sampler.version < 0:
             return
         now = self._clock.now_s()
         for ticket in self._ledger.claim(self._sampler.id, -(-free // self._rules.group_size), self._sampler.version):

@@ -5,6 +5,7 @@ ended; where it is an environment's turn, the ids so far with the environment's 
 rendered or tokenised again. With tasks of one turn this is the grading, beside generation. Used by dispatch and evaluations.
 """
 
+import sys
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -68,6 +69,11 @@ class Episodes:
     def open(self) -> int:
         """Episodes that have not ended."""
         return len(self._open)
+
+    @property
+    def places(self) -> int:
+        """For further episodes; the sampler's slots are the only limit."""
+        return sys.maxsize
 
     @property
     def first_turns(self) -> list[EpisodeKey]:

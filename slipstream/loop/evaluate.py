@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slipstream.core.errors import RunFailed
-from slipstream.core.ports import Environments, Sampler, TextCodec
+from slipstream.core.ports import Agents, Environments, Sampler, TextCodec
 from slipstream.core.records import (
     EvaluationResult,
     FinishReason,
@@ -23,7 +23,8 @@ from slipstream.core.records import (
     WeightVersion,
 )
 from slipstream.core.rng import stream_seed
-from slipstream.loop.episodes import Episode, Episodes
+from slipstream.loop.agent_episodes import open_episodes
+from slipstream.loop.episodes import Episode
 from slipstream.loop.pass_at_k import score
 
 UNJUDGED = (OutcomeKind.TIMEOUT, OutcomeKind.INFRASTRUCTURE)
@@ -70,7 +71,13 @@ class Plan:
 
 
 def evaluate(
-    *, sampler: Sampler, weights: WeightVersion, prompts: Sequence[Prompt], environments: Environments, codec: TextCodec, plan: Plan
+    *,
+    sampler: Sampler,
+    weights: WeightVersion,
+    prompts: Sequence[Prompt],
+    environments: Environments | Agents,
+    codec: TextCodec,
+    plan: Plan,
 ) -> EvaluationResult:
     """Greedy pass@1 and sampled pass@k of `weights` on the prompts, with 95 % intervals, and the first few greedy answers to read.
 
@@ -105,7 +112,7 @@ def answers(
     *,
     sampler: Sampler,
     prompts: Sequence[Prompt],
-    environments: Environments,
+    environments: Environments | Agents,
     codec: TextCodec,
     draw: Draw,
     on_answer: Callable[[Answer], object] = lambda _: None,
@@ -116,7 +123,7 @@ def answers(
     Each is judged when it ends, while the sampler works on the others, and `on_answer` is told of it then; so do environments of
     several turns their part.
     """
-    episodes = Episodes(sampler, environments, codec)
+    episodes = open_episodes(sampler, environments, codec)
     requests = [
         SampleRequest(
             key=(str(place), number),

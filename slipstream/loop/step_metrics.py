@@ -48,7 +48,10 @@ def batch_metrics(step: int, rollouts: Sequence[Rollout]) -> dict[str, Any]:
 
 
 def episode_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Turns of the model, calls of tools, and the share of the completions' tokens that environments wrote."""
+    """Turns of the model, calls of tools, and the share of the completions' tokens that environments wrote.
+
+    `side_turns_mean`: turns of the model, an episode, in conversations of an agent that are not trained.
+    """
     turns = [np.count_nonzero(np.diff(rollout.loss_mask, prepend=False) & rollout.loss_mask) for rollout in rollouts]
     calls = np.array([rollout.outcome.calls for rollout in rollouts])
     masks = np.concatenate([rollout.loss_mask for rollout in rollouts])
@@ -58,6 +61,7 @@ def episode_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
         "call_share": float(np.mean(calls > 0)),
         "failed_call_share": sum(rollout.outcome.failed_calls for rollout in rollouts) / calls.sum() if calls.sum() else None,
         "environment_token_share": float(1 - masks.mean()),
+        "side_turns_mean": float(np.mean([rollout.outcome.side_turns for rollout in rollouts])),
     }
 
 

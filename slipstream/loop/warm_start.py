@@ -11,8 +11,10 @@ from slipstream.loop.sequences import from_demonstration
 def warm_start(learner: SupervisedLearner, task: object, config: WarmStartSection) -> Iterator[tuple[int, float]]:
     """Runs the stages; yields (steps done, loss in nats a token) after each step. Demonstration i is used once, in order.
 
-    Raises UsageError when the task has no demonstrations.
+    Raises UsageError where there are stages and the task has no demonstrations.
     """
+    if not config.stages:
+        return
     if not isinstance(task, Demonstrator):
         raise UsageError(f"warm_start needs a task with demonstrations, and {type(task).__name__} has none")
     done = 0

@@ -10,7 +10,6 @@ from slipstream.core.ports import Ledger as LedgerPort
 from slipstream.core.ports import WeightStore
 from slipstream.core.records import EvaluationResult, WeightVersion
 from slipstream.engine.engine import Engine
-from slipstream.envs.host import EnvironmentHost
 from slipstream.ledger.ledger import Ledger
 from slipstream.loop.advantages import ADVANTAGES
 from slipstream.loop.collect import Collector
@@ -22,6 +21,7 @@ from slipstream.loop.phases import Phases
 from slipstream.loop.rewards import Shaping
 from slipstream.models.weight import Precision
 from slipstream.runtime.embedded import Roles
+from slipstream.runtime.environments import open_environments
 from slipstream.runtime.eval_plan import evaluation_plan
 from slipstream.runtime.ledger_policy import ledger_policy
 from slipstream.runtime.policy import Policy
@@ -89,7 +89,7 @@ def assemble(
     engine = build_engine(config, policy, clock, "sampler-0", config.sampling.slots, events)
     dispatch = Dispatch(
         sampler=engine,
-        environments=EnvironmentHost(policy.task, clock=clock, on_answer=ledger.wake, events=events),
+        environments=open_environments(policy.task, clock=clock, on_answer=ledger.wake, events=events),
         ledger=ledger,
         store=store,
         collector=collector(config, policy, engine, run_id, ledger.state.lineage),
@@ -200,7 +200,7 @@ def evaluation(config: RunConfig, policy: Policy, clock: Clock) -> Callable[[Wei
         if not engines:
             engines.append(build_engine(config, policy, clock, "evaluator", slots))
         task = policy.task
-        with closing(EnvironmentHost(task, clock=clock)) as host:
+        with closing(open_environments(task, clock=clock)) as host:
             return evaluate(sampler=engines[0], weights=weights, prompts=prompts, environments=host, codec=task.tokenizer, plan=plan)
 
     return run

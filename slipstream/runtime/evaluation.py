@@ -13,13 +13,14 @@ from slipstream.core.clock import SystemClock
 from slipstream.core.errors import UsageError
 from slipstream.core.records import EvaluationResult, Prompt, WeightVersion
 from slipstream.engine.engine import Engine
+from slipstream.envs.agent import AgentTask
 from slipstream.envs.build import build_task
-from slipstream.envs.host import EnvironmentHost
 from slipstream.envs.task import Task
 from slipstream.loop.eval_format import evaluation_format, format_hash, problems_hash
 from slipstream.loop.evaluate import Answer, Draw, answers, figures, outcome_counts, tallies
 from slipstream.loop.pass_at_k import score
 from slipstream.runtime.countdown import Countdown
+from slipstream.runtime.environments import open_environments
 from slipstream.runtime.eval_model import EvalModel, open_checkpoint, open_directory
 from slipstream.runtime.eval_plan import template_text
 from slipstream.runtime.eval_result import Evaluated
@@ -29,7 +30,7 @@ from slipstream.telemetry.atomic import atomic_write_bytes
 from slipstream.telemetry.jsonl import Row, encode_row
 from slipstream.weights.digest import weight_digest
 
-GENERATED = ("arithmetic", "products", "sums", "countdown", "gym")  # kinds of tasks that make their problems
+GENERATED = ("arithmetic", "products", "sums", "countdown", "gym", "verifiers")  # kinds of tasks that make or bring their problems
 OWN_ALPHABET = (ArithmeticTask, ProductsTask)
 DRAWN = 256  # problems of these, which make as many as are asked for
 EVERYTHING = 1 << 40  # problems of a task that has them in a file or a table
@@ -53,11 +54,11 @@ def run_evaluation(settings: EvalSettings, note: Callable[[str], object]) -> Eva
         note(line)
     prompts = task.held_out(settings.limit or (DRAWN if isinstance(task_settings, OWN_ALPHABET) else EVERYTHING))
     draw = settings.draw(_max_tokens(model))
-    _check_lengths(prompts, draw, model)
+    _check_lengths(_longest(task, prompts), draw, model)
     clock = SystemClock()
     begun_s = clock.now_s()
     weights = _weights(model)
-    engine = _engine(model, prompts, draw, settings, clock)
+    engine = _engine(model, _longest(task, prompts), draw, settings, clock)
     engine.load(weights)
     found = _answers(engine, task, prompts, draw, settings.quiet, clock)
     if settings.out:
@@ -120,8 +121,12 @@ def _open_task(settings: TaskSettings, model: EvalModel) -> Task:
     return task
 
 
-def _check_lengths(prompts: Sequence[Prompt], draw: Draw, model: EvalModel) -> None:
-    longest = max(len(prompt.token_ids) for prompt in prompts)
+def _longest(task: Task, prompts: Sequence[Prompt]) -> int:
+    """Tokens of the longest prompt: of those that there are, or as long as agents may make theirs."""
+    return task.max_prompt_tokens if isinstance(task, AgentTask) else max(len(prompt.token_ids) for prompt in prompts)
+
+
+def _check_lengths(longest: int, draw: Draw, model: EvalModel) -> None:
     if longest + draw.max_new_tokens > model.spec.context:
         made_of = f"prompts of up to {longest} tokens + {draw.max_new_tokens} new ones make {longest + draw.max_new_tokens}"
         raise UsageError(f"--max-tokens {draw.max_new_tokens}: {made_of}; the model's context is {model.spec.context} tokens")
@@ -132,9 +137,9 @@ def _weights(model: EvalModel) -> WeightVersion:
     return WeightVersion(lineage=0, version=model.step, params=params, digest=weight_digest(params, model.spec))
 
 
-def _engine(model: EvalModel, prompts: Sequence[Prompt], draw: Draw, settings: EvalSettings, clock: SystemClock) -> Engine:
+def _engine(model: EvalModel, longest_prompt: int, draw: Draw, settings: EvalSettings, clock: SystemClock) -> Engine:
     """With room for the longest, as a power of two, so that few programs are compiled."""
-    longest = max(len(prompt.token_ids) for prompt in prompts) + draw.max_new_tokens
+    longest = longest_prompt + draw.max_new_tokens
     return Engine(
         model.spec,
         id="evaluator",
@@ -149,7 +154,7 @@ def _engine(model: EvalModel, prompts: Sequence[Prompt], draw: Draw, settings: E
 
 def _answers(engine: Engine, task: Task, prompts: Sequence[Prompt], draw: Draw, quiet: bool, clock: SystemClock) -> list[Answer]:
     progress = Countdown(len(prompts) * draw.samples, "answers", clock, (lambda _: None) if quiet else None)
-    with closing(EnvironmentHost(task, clock=clock)) as host:
+    with closing(open_environments(task, clock=clock)) as host:
         found = answers(
             sampler=engine,
             prompts=prompts,

@@ -13,7 +13,8 @@ from slipstream.telemetry.atomic import atomic_write_bytes
 if TYPE_CHECKING:
     import pyarrow as pa
 
-OUTCOME_COLUMNS = {"outcome": "kind"} | {name: name for name in ("reward", "format_ok", "style", "detail", "calls", "failed_calls")}
+_TOLD = ("reward", "format_ok", "style", "detail", "calls", "failed_calls", "side_turns")
+OUTCOME_COLUMNS = {"outcome": "kind"} | {name: name for name in _TOLD}  # column: field
 _ARRAY_COLUMNS = ("prompt_ids", "completion_ids", "logprobs", "versions", "loss_mask")
 
 
@@ -48,6 +49,7 @@ def rollout_schema() -> "pa.Schema":
             "detail": pa.string(),
             "calls": pa.int32(),
             "failed_calls": pa.int32(),
+            "side_turns": pa.int32(),
             "prompt_text": pa.string(),
             "completion_text": pa.string(),
             "answer": pa.string(),

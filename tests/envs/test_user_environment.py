@@ -94,5 +94,5 @@ def test_what_cannot_be_an_environment_is_refused(files: Path) -> None:
         load_config("gsm8k", ["task.environment=a:B", 'task.tools=["python"]', "task.format_weight=0.5"])
     assert [problem.field for problem in refused.value.problems] == ["task.tools", "task.format_weight"]
     found = task(files)
-    with pytest.raises(RunFailed, match="its environment judges"):
+    with pytest.raises(RunFailed, match="its environment or agent judges"):
         found.grade(found.prompt(0), "sea")

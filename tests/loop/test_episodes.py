@@ -214,7 +214,7 @@ def test_at_a_stop_what_is_judged_in_time_is_handed_in(drain: bool) -> None:
 
 
 def test_metrics_of_episodes_and_outcomes_by_hand() -> None:
-    asked = Outcome(kind=OutcomeKind.VALUE, reward=1.0, calls=3, failed_calls=1)
+    asked = Outcome(kind=OutcomeKind.VALUE, reward=1.0, calls=3, failed_calls=1, side_turns=4)
     mask = np.array([True, True, False, False, True, False, True])
     spoken = replace(make_rollout(ticket(0), 0, [1] * 7, asked), loss_mask=mask)
     silent = make_rollout(ticket(0), 1, [1], Outcome(kind=OutcomeKind.WRONG, reward=0.0))
@@ -224,6 +224,7 @@ def test_metrics_of_episodes_and_outcomes_by_hand() -> None:
         "call_share": 0.5,
         "failed_call_share": pytest.approx(1 / 3),
         "environment_token_share": pytest.approx(3 / 8),
+        "side_turns_mean": 2.0,
     }
     assert episode_metrics([silent])["failed_call_share"] is None
     lagging = replace(spoken, versions=np.array([1, 1, 1, 1, 2, 2, 3], np.int32))

@@ -22,7 +22,9 @@ def some_rollouts(count: int, step: int = 0) -> list[Rollout]:
 
 def test_every_field_comes_back(tmp_path: Path) -> None:
     rollouts = some_rollouts(5)
-    rollouts[1] = dataclasses.replace(rollouts[1], outcome=Outcome(kind=OutcomeKind.TIMEOUT, reward=None, calls=3, failed_calls=1))
+    rollouts[1] = dataclasses.replace(
+        rollouts[1], outcome=Outcome(kind=OutcomeKind.TIMEOUT, reward=None, calls=3, failed_calls=1, side_turns=2)
+    )
     write_rollouts(tmp_path, 7, rollouts, Fate.TRAINED, [0.5, 0.0, -0.5, 0.25, -0.25])
     rows = read_rollouts(tmp_path).to_pylist()
     for row, rollout in zip(rows, rollouts, strict=True):

@@ -16,6 +16,7 @@ class Bounds:
     prompts: PromptStream
     max_new_tokens: int
     tokens: int  # token ids are below it
+    agents_prompt_tokens: int | None = None  # where agents make the prompts: tokens of the longest they may; None: prompts are the stream's
 
 
 def check_rollout(rollout: Rollout, bounds: Bounds) -> None:
@@ -28,5 +29,10 @@ def check_rollout(rollout: Rollout, bounds: Bounds) -> None:
     if rollout.ticket_index < 0:
         raise MessageError(f"{name}: ticket_index is {rollout.ticket_index}")
     prompt = bounds.prompts.prompt(rollout.ticket_index)
-    if rollout.prompt_id != prompt.id or not np.array_equal(rollout.prompt_ids, prompt.token_ids):
+    if bounds.agents_prompt_tokens is not None:
+        asked = rollout.prompt_ids
+        known = 1 <= len(asked) <= bounds.agents_prompt_tokens and asked.min() >= 0 and asked.max() < bounds.tokens
+    else:
+        known = np.array_equal(rollout.prompt_ids, prompt.token_ids)
+    if rollout.prompt_id != prompt.id or not known:
         raise MessageError(f"{name}: prompt {rollout.prompt_id} is not that of ticket {rollout.ticket_index}, {prompt.id}")

@@ -18,6 +18,7 @@ from slipstream.config.schema import RunConfig
 from slipstream.core.clock import SystemClock
 from slipstream.core.errors import UsageError
 from slipstream.core.ids import checkpoint_name, random_run_id
+from slipstream.envs.agent import AgentTask
 from slipstream.ledger.ledger import LEASE_S, STALLED_S, Ledger
 from slipstream.runtime.coordinator.announcements import Announcements
 from slipstream.runtime.coordinator.app import App, on_loopback
@@ -92,7 +93,12 @@ class _Run:
         )
         facts = RunFacts(run_id=run_id, config=dump_config(config), run_dir=str(directory.path.resolve()), host=socket.gethostname())
         tokens = shape.spec.vocab if shape.spec.known_tokens is None else shape.spec.known_tokens
-        bounds = Bounds(prompts=shape.task, max_new_tokens=config.sampling.max_new_tokens, tokens=tokens)
+        bounds = Bounds(
+            prompts=shape.task,
+            max_new_tokens=config.sampling.max_new_tokens,
+            tokens=tokens,
+            agents_prompt_tokens=shape.task.max_prompt_tokens if isinstance(shape.task, AgentTask) else None,
+        )
         announcements = Announcements(keep=config.mode.eta + 2)
         self._desk = Desk(self._ledger, facts, bounds, announcements, self._events, self._clock)
         self._desk.finished = (directory.checkpoints / checkpoint_name(config.run.steps) / "manifest.json").exists()

@@ -16,7 +16,6 @@ from slipstream.core.errors import StaleEpoch
 from slipstream.core.records import Partial, Progress, WeightVersion
 from slipstream.core.rng import stream_seed
 from slipstream.engine.engine import Engine
-from slipstream.envs.host import EnvironmentHost
 from slipstream.loop.dispatch import Dispatch
 from slipstream.loop.phases import Phases
 from slipstream.models.weight import Precision
@@ -24,6 +23,7 @@ from slipstream.runtime.assembly import build_engine, collector, longest, sampli
 from slipstream.runtime.coordinator.messages import Canary, News
 from slipstream.runtime.coordinator.tls import client_context
 from slipstream.runtime.devices import configure_jax
+from slipstream.runtime.environments import open_environments
 from slipstream.runtime.join.address import JoinSettings
 from slipstream.runtime.join.ledger import RemoteLedger
 from slipstream.runtime.join.membership import Head
@@ -142,7 +142,7 @@ class _Sampler:
         joined = one.seat.joined
         dispatch = Dispatch(
             sampler=CanarySampler(engine, canary(self._shape.spec, longest(config, self._shape)), self._prove),
-            environments=EnvironmentHost(self._shape.task, clock=one.clock, on_answer=self._ledger.wake, events=one.events),
+            environments=open_environments(self._shape.task, clock=one.clock, on_answer=self._ledger.wake, events=one.events),
             ledger=self._ledger,
             store=self._store,
             collector=collector(config, self._shape, engine, joined.run_id, joined.lineage),

@@ -82,10 +82,10 @@ def _middleware(app: App):
             return response
         except RequestError as error:
             outcome = "busy" if error.status == 429 else "failed" if error.status >= 500 else "refused"
-            return _refusal(error)
+            return refusal(error)
         except web.HTTPException as error:
             outcome = "refused"
-            return _refusal(RequestError(http_words(error, request, MAX_BODY_BYTES), status=error.status))
+            return refusal(RequestError(http_words(error, request, MAX_BODY_BYTES), status=error.status))
         except asyncio.CancelledError:
             outcome = "cancelled"
             raise
@@ -112,7 +112,8 @@ def _endpoint(request: web.Request) -> str:
     return {"/v1/chat/completions": "chat", "/v1/completions": "completions"}.get(request.path, "other")
 
 
-def _refusal(error: RequestError) -> web.Response:
+def refusal(error: RequestError) -> web.Response:
+    """The answer to a request that is not met, in OpenAI's form."""
     kind = _TYPES.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
     headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, Busy) else {}
     body = error_body(str(error), type=kind, param=error.param, code=error.code)
@@ -204,7 +205,7 @@ async def _answer(app: App, request: web.Request, wire: Request, plan: Plan, wri
         async with aclosing(_pieces(generation, choices)) as pieces:
             if wire.stream:
                 usage = bool(wire.stream_options and wire.stream_options.include_usage)
-                return await _streamed(request, pieces, choices, writer, usage)
+                return await streamed(request, pieces, choices, writer, usage)
             async for _ in pieces:
                 pass
     return web.json_response(writer.whole(choices))
@@ -220,7 +221,7 @@ async def _pieces(generation: Generation, choices: list[Choice]) -> AsyncGenerat
         yield index, piece
 
 
-async def _streamed(
+async def streamed(
     request: web.Request, pieces: AsyncGenerator[tuple[int, Piece], None], choices: list[Choice], writer: Writer, usage: bool
 ) -> web.StreamResponse:
     """Server-sent events. Nothing is sent before the first piece, so that a refusal can still be told by the status."""

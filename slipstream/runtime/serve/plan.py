@@ -91,7 +91,7 @@ def _plan(
 ) -> Plan:
     if len(prompts) * request.choices() > MAX_SAMPLES:
         raise RequestError(f"{len(prompts)} prompts times n = {request.choices()}: at most {MAX_SAMPLES} samples a request", param="n")
-    _check_stops(request.stops(), model.tokenizer)
+    check_stops(request.stops(), model.tokenizer)
     seed = fresh_seed if request.seed is None else request.seed
     fitted = [_fitted(request, prompt, max_tokens, default_new) for prompt in prompts]
     bias, stop_ids = _bias(request, model.tokens), _stop_ids(request, model)
@@ -145,13 +145,17 @@ def _bias(request: Request, tokens: int) -> tuple[tuple[int, float], ...]:
 
 
 def _stop_ids(request: Request, model: LocalModel) -> tuple[int, ...]:
+    return tuple(dict.fromkeys([*(() if request.ignore_eos else model.tokenizer.stop_ids), *extra_stop_ids(request, model.tokens)]))
+
+
+def extra_stop_ids(request: Request, tokens: int) -> tuple[int, ...]:
+    """Those that the request names. Raises RequestError for ids that are not below `tokens`."""
     given = request.stop_token_ids or []
-    extra = _named("stop_token_ids", given_ids, given, model.tokens, "stop_token_ids").tolist() if given else []
-    return tuple(dict.fromkeys([*(() if request.ignore_eos else model.tokenizer.stop_ids), *extra]))
+    return tuple(_named("stop_token_ids", given_ids, given, tokens, "stop_token_ids").tolist()) if given else ()
 
 
-def _check_stops(stops: Sequence[str], tokenizer: Tokenizer) -> None:
-    """A stop string that no token can write would never be found."""
+def check_stops(stops: Sequence[str], tokenizer: Tokenizer) -> None:
+    """A stop string that no token can write would never be found. Raises RequestError."""
     for stop in stops:
         try:
             tokenizer.encode(stop)

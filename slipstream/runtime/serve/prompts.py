@@ -1,4 +1,4 @@
-"""Prompts as token ids: of chat messages by the template, of plain text, or given as ids. Pure. For `serve`, `generate`, `score`."""
+"""Prompts as token ids: of chat messages by the template, of plain text, or given as ids. Pure. For `serve`, `agents`, `generate`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ def chat_text(
         raise UsageError(f"the chat template's {', '.join(wrong)} cannot be set by chat_template_kwargs")
     if not messages:
         raise UsageError("messages is empty; give at least one message")
-    told = [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    told = [plain_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
     text = template.render(told, add_generation_prompt=True, tools=tools, **variables)
     if tools and text == template.render(told, add_generation_prompt=True, tools=None, **variables):
         raise UsageError("tools: the model's chat template does not show them to the model; leave them out")
@@ -73,7 +73,8 @@ def _is_id(value: object, tokens: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < tokens
 
 
-def _message(message: Message, path: str) -> Message:
+def plain_message(message: Message, path: str) -> Message:
+    """A message as templates are told it: content as one text, arguments of calls as objects. Raises UsageError naming `path`."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise UsageError(f'{path} is no message: an object with "role" and "content" is needed')
     told = {**message, "role": "system" if message["role"] == "developer" else message["role"]}
