@@ -60,7 +60,8 @@ class Child:
         return Exit(code=self._process.returncode, peak_bytes=usage.ru_maxrss * 1024, last_lines=self._last_lines())
 
     def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
+        """Not through Popen, which would first look whether it has ended, and leave nothing for `poll` to find."""
+        os.kill(self.pid, number)
 
     def _last_lines(self) -> tuple[str, ...]:
         with self.log.open("rb") as file:

@@ -1,5 +1,7 @@
 """The supervisor over small programs: how deaths are told, restarts bounded, and who is left is ended."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 
 from slipstream.core.errors import RunFailed, UsageError
 from slipstream.runtime.processes import supervisor
+from slipstream.runtime.processes.child import Child
 from slipstream.runtime.processes.supervisor import Role, Supervisor, free_port
 from slipstream.runtime.stop import StopFlag
 
@@ -104,3 +107,12 @@ time.sleep(1000)
     assert not one.run()
     assert [log.read_text() for log in logs] == ["hi\nbye\n"] * 2
     assert "role_died" not in (tmp_path / "notes").read_text()
+
+
+def test_a_signal_to_a_role_that_has_just_ended_leaves_its_end_to_be_found(tmp_path: Path) -> None:
+    child = Child(program("print('bye')"), tmp_path / "log")
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # has ended, and nobody has asked yet
+    child.signal(signal.SIGTERM)
+    ended = child.poll()
+    assert ended is not None
+    assert (ended.code, ended.last_lines) == (0, ("bye",))
