@@ -111,16 +111,16 @@ def packed_hidden_states(
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """A pool of pages for keys and values [L, p, B, g, k]. A page that nobody reads takes the writes of unused rows."""
+    """A pool of pages for keys and values [L, p, B, g, k], as `paged.as_stored`. A page that nobody reads takes what unused rows write."""
 
     keys: jax.Array
     values: jax.Array
 
 
 def empty_pages(spec: ModelSpec, pages: int, page_tokens: int, dtype: jnp.dtype | type) -> Pages:
-    """A zeroed pool."""
+    """A zeroed pool of keys and values in `dtype`."""
     shape = (spec.layers, pages, page_tokens, spec.kv_heads, spec.head_dim)
-    return Pages(keys=jnp.zeros(shape, dtype), values=jnp.zeros(shape, dtype))
+    return Pages(keys=paged.as_stored(jnp.zeros(shape, dtype)), values=paged.as_stored(jnp.zeros(shape, dtype)))
 
 
 def paged_hidden_states(
@@ -152,7 +152,7 @@ def paged_hidden_states(
         mixed = attention(q, flat_keys, flat_values, at.layer * keys.shape[1], at.window, rule)
         return mixed, Pages(keys=keys, values=values)
 
-    options: dict[str, Any] = {"dtype": pages.keys.dtype, "scan": scan, "adapters": adapters, "numerics": numerics}
+    options: dict[str, Any] = {"dtype": paged.dtype_of(pages.keys), "scan": scan, "adapters": adapters, "numerics": numerics}
     return hidden_states(params, spec, token_ids, positions, attend, pages, **options)
 
 

@@ -24,7 +24,7 @@ def gathered(
     """
     n, blocks = tables.shape
     page = keys.shape[1]
-    k, v = (pool[tables].reshape(n, blocks * page, *pool.shape[2:]) for pool in (keys, values))
+    k, v = (_numbers(as_stored(pool)[tables], q.dtype).reshape(n, blocks * page, *pool.shape[2:]) for pool in (keys, values))
     allowed = within(positions[:, None], jnp.arange(blocks * page)[None], window)
     v = jnp.where(allowed[..., None, None], v, 0)
     return attend(q[:, None], k.transpose(0, 2, 3, 1), v.swapaxes(1, 2), allowed[:, None], rule)[:, 0]
@@ -63,10 +63,11 @@ def units_by_page(
     u, x, h, width = q.shape
     page, g, seal = keys.shape[1], keys.shape[2], numerics.seal
     grouped = seal(q.reshape(u, x, g, h // g, width).swapaxes(1, 2).reshape(u, g, -1, width))  # [u, g, m, k], m = x r
+    keys, values = as_stored(keys), as_stored(values)
 
     def one_page(block: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]):
         peak, total, mixed = carry
-        k, v = keys[tables[:, block]], values[tables[:, block]]
+        k, v = (_numbers(pool[tables[:, block]], q.dtype) for pool in (keys, values))
         allowed = within(positions[:, :, None], block * page + jnp.arange(page), window)  # [u, x, B]
         v = jnp.where(allowed.any(axis=1)[..., None, None], v, 0)
         seen = jnp.repeat(allowed, h // g, axis=1)[:, None]
@@ -94,4 +95,18 @@ def page_of(tables: jax.Array, positions: jax.Array, page_tokens: int) -> jax.Ar
 
 def write_pages(pool: jax.Array, layer: int | jax.Array, new: jax.Array, pages: jax.Array, positions: jax.Array) -> jax.Array:
     """`pool` [L, p, B, g, k] with the rows' new keys or values [n, g, k] of a layer in their pages [n], at their positions [n]."""
-    return pool.at[layer, pages, positions % pool.shape[2]].set(new.astype(pool.dtype))
+    return pool.at[layer, pages, positions % pool.shape[2]].set(as_stored(new.astype(dtype_of(pool))))
+
+
+def as_stored(numbers: jax.Array) -> jax.Array:
+    """Keys or values as pools hold them: bfloat16 as its bits, because XLA CPU widens a whole pool of it to move a few pages."""
+    return jax.lax.bitcast_convert_type(numbers, jnp.uint16) if numbers.dtype == jnp.bfloat16 else numbers
+
+
+def dtype_of(pool: jax.Array) -> jnp.dtype:
+    """Of the numbers that a pool holds."""
+    return jnp.dtype(jnp.bfloat16) if pool.dtype == jnp.uint16 else pool.dtype
+
+
+def _numbers(stored: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    return jax.lax.bitcast_convert_type(stored, dtype) if stored.dtype == jnp.uint16 else stored
