@@ -21,7 +21,7 @@ from slipstream.models.attention import registry
 from slipstream.models.attention.chunked import BLOCK, chunked
 from slipstream.models.attention.dense import attend, attention_layout, dense
 from slipstream.models.attention.optional import tokamax
-from slipstream.models.attention.paged import by_page, gathered, page_of, write_pages
+from slipstream.models.attention.paged import as_stored, by_page, gathered, page_of, write_pages
 from slipstream.models.attention.rule import AttentionRule, PackedRows, attention_rule, related
 from slipstream.models.spec import ModelSpec, RopeSpec
 
@@ -357,6 +357,24 @@ def test_writing_puts_each_row_in_its_page_and_nothing_else() -> None:
         before[1, table[position // PAGE], position % PAGE] = new[row]
     before[1, SCRATCH] = found[1, SCRATCH]  # unused rows
     np.testing.assert_array_equal(found, before)
+
+
+def test_no_pool_of_bfloat16_is_widened_to_move_a_few_pages() -> None:
+    """XLA CPU computes no bfloat16: it would turn whole pools to float32 and back for every layer's write and every page read."""
+    q, keys, _ = (jnp.asarray(array, jnp.bfloat16) for array in pool())
+    stored = as_stored(keys)[None]
+
+    def write_and_attend(stored: jax.Array) -> tuple[jax.Array, jax.Array]:
+        written = write_pages(stored, 0, q[:, :KV_HEADS], jnp.asarray(TABLES[:, 0]), jnp.asarray(POSITIONS))
+        return written, by_page(q, written[0], written[0], jnp.asarray(TABLES), jnp.asarray(POSITIONS), 0, PLAIN)
+
+    text = jax.jit(write_and_attend).lower(stored).compile().as_text()
+    assert text is not None
+    shape = f"[{PAGES},{PAGE},{KV_HEADS},{WIDTH}]"
+    assert f"u16{shape}" in text
+    assert f"32{shape}" not in text
+    assert f"32[1,{shape[1:]}" not in text
+    np.testing.assert_array_equal(jax.lax.bitcast_convert_type(stored, jnp.bfloat16)[0], keys)
 
 
 def sees_the_next(q, k, v, rows, window, rule):

@@ -94,8 +94,10 @@ def page_of(tables: jax.Array, positions: jax.Array, page_tokens: int) -> jax.Ar
 
 
 def write_pages(pool: jax.Array, layer: int | jax.Array, new: jax.Array, pages: jax.Array, positions: jax.Array) -> jax.Array:
-    """`pool` [L, p, B, g, k] with the rows' new keys or values [n, g, k] of a layer in their pages [n], at their positions [n]."""
-    return pool.at[layer, pages, positions % pool.shape[2]].set(as_stored(new.astype(dtype_of(pool))))
+    """`pool` [L, p, B, g, k], as stored, with a layer's new keys or values [n, g, k] in the rows' pages [n], at their positions [n]."""
+    stored = as_stored(new.astype(dtype_of(pool)))
+    assert stored.dtype == pool.dtype, "pools of bfloat16 hold bits (`as_stored`)"
+    return pool.at[layer, pages, positions % pool.shape[2]].set(stored)
 
 
 def as_stored(numbers: jax.Array) -> jax.Array:
