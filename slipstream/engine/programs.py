@@ -112,9 +112,8 @@ def _decode(policy: Policy, spec: ModelSpec, pages: Pages, rows: Rows, *, steps:
 
 def _next_logits(policy: Policy, spec: ModelSpec, pages: Pages, rows: Rows, numerics: Numerics) -> tuple[Pages, jax.Array]:
     """Process each active row's newest token; the logits [n, v] that follow it."""
-    scratch, page_tokens = pages.keys.shape[1] - 1, pages.keys.shape[2]
     positions = jnp.where(rows.active, rows.position, 0)  # so that nobody walks the pages of a row that has ended
-    places = jnp.where(rows.active, page_of(rows.tables, positions, page_tokens), scratch)
+    places = jnp.where(rows.active, page_of(rows.tables, positions, pages.page_tokens), pages.scratch)
 
     def attention(q: jax.Array, keys: jax.Array, values: jax.Array, first: Number, window: Number, rule: AttentionRule) -> jax.Array:
         return by_page(q, keys, values, rows.tables + first, positions, window, rule, numerics)

@@ -111,16 +111,26 @@ def packed_hidden_states(
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """A pool of pages for keys and values [L, p, B, g, k], as `paged.as_stored`. A page that nobody reads takes what unused rows write."""
+    """A pool of pages, as `paged.as_stored`. A page that nobody reads takes what unused rows write."""
 
-    keys: jax.Array
-    values: jax.Array
+    keys: jax.Array  # [L, p, g, k, B]
+    values: jax.Array  # [L, p, g, B, k]
+
+    @property
+    def scratch(self) -> int:
+        """The last page."""
+        return self.values.shape[1] - 1
+
+    @property
+    def page_tokens(self) -> int:
+        return self.values.shape[3]
 
 
 def empty_pages(spec: ModelSpec, pages: int, page_tokens: int, dtype: jnp.dtype | type) -> Pages:
     """A zeroed pool of keys and values in `dtype`."""
-    shape = (spec.layers, pages, page_tokens, spec.kv_heads, spec.head_dim)
-    return Pages(keys=paged.as_stored(jnp.zeros(shape, dtype)), values=paged.as_stored(jnp.zeros(shape, dtype)))
+    heads = (spec.layers, pages, spec.kv_heads)
+    keys, values = (jnp.zeros((*heads, *shape), dtype) for shape in ((spec.head_dim, page_tokens), (page_tokens, spec.head_dim)))
+    return Pages(keys=paged.as_stored(keys), values=paged.as_stored(values))
 
 
 def paged_hidden_states(
@@ -138,7 +148,7 @@ def paged_hidden_states(
 ) -> Forward:
     """One step of rows: each a token [n] at its position [n] of some sequence, whose keys and values go to page `places` [n].
 
-    `attention(q [n, h, k], keys, values [L p, B, g, k], first, window, rule)` knows the sequences' tables, to whose pages it adds
+    `attention(q [n, h, k], keys [L p, g, k, B], values [L p, g, B, k], first, window, rule)` knows the tables, to whose pages it adds
     `first`, this layer's first page: so no layer is cut out of the pool, which would copy it. All rows are written before
     any attends, so rows of one prompt may stand in one call. The pool rides in the carry: a scan that takes and returns it layer by
     layer copies it too. `state` of the result is the new pool.
@@ -146,8 +156,8 @@ def paged_hidden_states(
     rule = attention_rule(spec)
 
     def attend(q: jax.Array, k: jax.Array, v: jax.Array, at: At, pool: Pages) -> tuple[jax.Array, Pages]:
-        keys = paged.write_pages(pool.keys, at.layer, k, places, positions)
-        values = paged.write_pages(pool.values, at.layer, v, places, positions)
+        keys = paged.write_keys(pool.keys, at.layer, k, places, positions)
+        values = paged.write_values(pool.values, at.layer, v, places, positions)
         flat_keys, flat_values = (part.reshape(-1, *part.shape[2:]) for part in (keys, values))
         mixed = attention(q, flat_keys, flat_values, at.layer * keys.shape[1], at.window, rule)
         return mixed, Pages(keys=keys, values=values)

@@ -24,8 +24,6 @@ import numpy as np
 
 from slipstream.models.row_classes import rows_at_once
 
-REVISION = 1  # of the order of operations; workers with different ones are not aligned
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:

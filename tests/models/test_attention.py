@@ -21,7 +21,7 @@ from slipstream.models.attention import registry
 from slipstream.models.attention.chunked import BLOCK, chunked
 from slipstream.models.attention.dense import attend, attention_layout, dense
 from slipstream.models.attention.optional import tokamax
-from slipstream.models.attention.paged import as_stored, by_page, gathered, page_of, write_pages
+from slipstream.models.attention.paged import as_stored, by_page, gathered, in_pages, page_of, write_keys, write_values
 from slipstream.models.attention.rule import AttentionRule, PackedRows, attention_rule, related
 from slipstream.models.spec import ModelSpec, RopeSpec
 
@@ -286,15 +286,15 @@ def paged_oracle(q, keys, values, window: int, rule: AttentionRule) -> np.ndarra
 
 
 def pool(seed: int = 0) -> list[np.ndarray]:
-    """q [n, h, k] and the two pools."""
+    """q [n, h, k], and keys and values [p, B, g, k] by page and token."""
     rng = np.random.default_rng(seed)
     return [rng.normal(size=shape).astype(np.float32) for shape in ((len(ROWS), HEADS, WIDTH), *2 * [(PAGES, PAGE, KV_HEADS, WIDTH)])]
 
 
 def run_paged(attention, q, keys, values, window, rule: AttentionRule, tables=TABLES) -> np.ndarray:
     run = jax.jit(attention, static_argnums=(6,) if isinstance(window, jax.Array) else (5, 6))
-    arrays = (jnp.asarray(array) for array in (q, keys, values, tables, POSITIONS))
-    mixed = run(*arrays, window, rule)
+    keys, values = in_pages(jnp.asarray(keys), jnp.asarray(values), PAGE)
+    mixed = run(jnp.asarray(q), keys, values, jnp.asarray(tables), jnp.asarray(POSITIONS), window, rule)
     assert mixed.dtype == q.dtype
     return np.asarray(mixed, np.float32)
 
@@ -341,7 +341,8 @@ def test_where_pages_lie_and_how_long_tables_are_does_not_matter(attention) -> N
 def test_the_longest_row_may_end_anywhere_in_its_page(last: int) -> None:
     """Values are one-hot by position and keys are zero: every position up to the last has the same share, none beyond it any."""
     values = jnp.eye(TABLE * PAGE).reshape(TABLE, PAGE, 1, TABLE * PAGE)
-    arrays = (jnp.zeros((1, 1, TABLE * PAGE)), jnp.zeros_like(values), values, jnp.arange(TABLE)[None], jnp.asarray([last]))
+    pools = in_pages(jnp.zeros_like(values), values, PAGE)
+    arrays = (jnp.zeros((1, 1, TABLE * PAGE)), *pools, jnp.arange(TABLE)[None], jnp.asarray([last]))
     expected = np.where(np.arange(TABLE * PAGE) <= last, 1 / (last + 1), 0)
     np.testing.assert_allclose(jax.jit(by_page, static_argnums=(5, 6))(*arrays, 0, PLAIN)[0, 0], expected, rtol=1e-6, atol=0)
 
@@ -351,7 +352,12 @@ def test_writing_puts_each_row_in_its_page_and_nothing_else() -> None:
     before = np.zeros((layers, PAGES, PAGE, KV_HEADS, WIDTH), np.float32)
     pages = page_of(jnp.asarray(TABLES), jnp.asarray(POSITIONS), PAGE)
     arguments = (jnp.asarray(new), pages, jnp.asarray(POSITIONS))
-    found = np.asarray(jax.jit(write_pages)(jnp.asarray(before), jnp.int32(1), *arguments))
+    keys, values = in_pages(jnp.asarray(before), jnp.asarray(before), PAGE)
+    pools = [part.reshape(layers, PAGES, *part.shape[1:]) for part in (keys, values)]
+    written = [jax.jit(write)(part, jnp.int32(1), *arguments) for write, part in zip((write_keys, write_values), pools, strict=True)]
+    by_token = (written[0].transpose(0, 1, 4, 2, 3), written[1].swapaxes(2, 3))
+    found = np.asarray(by_token[0])
+    np.testing.assert_array_equal(found, by_token[1])
     for row, (table, position) in enumerate(ROWS[:6]):
         np.testing.assert_array_equal(found[1, table[position // PAGE], position % PAGE], new[row])
         before[1, table[position // PAGE], position % PAGE] = new[row]
@@ -361,20 +367,22 @@ def test_writing_puts_each_row_in_its_page_and_nothing_else() -> None:
 
 def test_no_pool_of_bfloat16_is_widened_to_move_a_few_pages() -> None:
     """XLA CPU computes no bfloat16: it would turn whole pools to float32 and back for every layer's write and every page read."""
-    q, keys, _ = (jnp.asarray(array, jnp.bfloat16) for array in pool())
-    stored = as_stored(keys)[None]
+    q, *pools = (jnp.asarray(array, jnp.bfloat16) for array in pool())
+    pools = [as_stored(part)[None] for part in in_pages(*pools, PAGE)]
+    tables, positions = jnp.asarray(TABLES), jnp.asarray(POSITIONS)
 
-    def write_and_attend(stored: jax.Array) -> tuple[jax.Array, jax.Array]:
-        written = write_pages(stored, 0, q[:, :KV_HEADS], jnp.asarray(TABLES[:, 0]), jnp.asarray(POSITIONS))
-        return written, by_page(q, written[0], written[0], jnp.asarray(TABLES), jnp.asarray(POSITIONS), 0, PLAIN)
+    def write_and_attend(keys: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        new = q[:, :KV_HEADS]
+        keys, values = write_keys(keys, 0, new, tables[:, 0], positions), write_values(values, 0, new, tables[:, 0], positions)
+        return keys, values, by_page(q, keys[0], values[0], tables, positions, 0, PLAIN)
 
-    text = jax.jit(write_and_attend).lower(stored).compile().as_text()
+    text = jax.jit(write_and_attend).lower(*pools).compile().as_text()
     assert text is not None
-    shape = f"[{PAGES},{PAGE},{KV_HEADS},{WIDTH}]"
-    assert f"u16{shape}" in text
-    assert f"32{shape}" not in text
-    assert f"32[1,{shape[1:]}" not in text
-    np.testing.assert_array_equal(jax.lax.bitcast_convert_type(stored, jnp.bfloat16)[0], keys)
+    for part in pools:
+        shape = f"{list(part.shape[1:])}".replace(" ", "")
+        assert f"u16{shape}" in text
+        assert f"32{shape}" not in text
+        assert f"32[1,{shape[1:]}" not in text
 
 
 def sees_the_next(q, k, v, rows, window, rule):

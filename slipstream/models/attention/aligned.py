@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from slipstream.models.attention.chunked import backward_of_blocks
-from slipstream.models.attention.paged import units_by_page
+from slipstream.models.attention.paged import in_pages, units_by_page
 from slipstream.models.attention.rule import AttentionRule, PackedRows
 from slipstream.models.numerics import Numerics
 
@@ -46,7 +46,7 @@ def _forward(how, q: jax.Array, k: jax.Array, v: jax.Array, rows: PackedRows, wi
     b, t, h, width = q.shape
     tile = min(numerics.query_tile, page)
     tables = jnp.repeat(page_tables(rows, page).reshape(-1, t // page), page // tile, axis=0)
-    keys, values = (part.reshape(-1, page, *part.shape[2:]) for part in (k, v))
+    keys, values = in_pages(k, v, page)
     units, positions = q.reshape(-1, tile, h, width), rows.positions.reshape(-1, tile)
     mixed, lse = units_by_page(units, keys, values, tables, positions, window, rule, numerics)
     return mixed.reshape(q.shape), lse.reshape(b, t, h)

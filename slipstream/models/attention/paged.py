@@ -3,6 +3,8 @@
 Rows of any kind mix in one call: a decoding sequence is one row, a chunk of a prompt is several. Sequences that begin alike
 may name the same pages. What a row does not see is never felt, not even NaN: a page keeps what its last user left there.
 
+Keys lie as [g, k, B] in a page and values as [g, B, k], as the two products read them: nothing is turned over while decoding.
+
 Letters: n rows, p pages of the pool, B tokens of a page, j pages of a row's table, g key/value heads, r query heads of each,
 h = g r, k head width.
 """
@@ -18,16 +20,17 @@ from slipstream.models.numerics import FAST, Numerics
 def gathered(
     q: jax.Array, keys: jax.Array, values: jax.Array, tables: jax.Array, positions: jax.Array, window: int | jax.Array, rule: AttentionRule
 ) -> jax.Array:
-    """q [n, h, k] over pools keys and values [p, B, g, k] by tables [n, j], each at its position [n] -> [n, h, k].
+    """q [n, h, k] over pools keys [p, g, k, B] and values [p, g, B, k] by tables [n, j], each at its position [n] -> [n, h, k].
 
     Copies every row's pages together, then attends at once: the oracle, and best where memory is plentiful.
     """
     n, blocks = tables.shape
-    page = keys.shape[1]
-    k, v = (_numbers(as_stored(pool)[tables], q.dtype).reshape(n, blocks * page, *pool.shape[2:]) for pool in (keys, values))
+    _, g, page, width = values.shape
     allowed = within(positions[:, None], jnp.arange(blocks * page)[None], window)
-    v = jnp.where(allowed[..., None, None], v, 0)
-    return attend(q[:, None], k.transpose(0, 2, 3, 1), v.swapaxes(1, 2), allowed[:, None], rule)[:, 0]
+    k, v = (_numbers(as_stored(pool)[tables], q.dtype).swapaxes(1, 2) for pool in (keys, values))
+    k, v = k.swapaxes(2, 3).reshape(n, g, width, -1), v.reshape(n, g, -1, width)
+    v = jnp.where(allowed[:, None, :, None], v, 0)
+    return attend(q[:, None], k, v, allowed[:, None], rule)[:, 0]
 
 
 def by_page(
@@ -61,7 +64,8 @@ def units_by_page(
     does not see change its bits: a page unseen multiplies by exp(0) = 1 and adds 0.
     """
     u, x, h, width = q.shape
-    page, g, seal = keys.shape[1], keys.shape[2], numerics.seal
+    _, g, page, _ = values.shape
+    seal = numerics.seal
     grouped = seal(q.reshape(u, x, g, h // g, width).swapaxes(1, 2).reshape(u, g, -1, width))  # [u, g, m, k], m = x r
     keys, values = as_stored(keys), as_stored(values)
 
@@ -69,14 +73,14 @@ def units_by_page(
         peak, total, mixed = carry
         k, v = (_numbers(pool[tables[:, block]], q.dtype) for pool in (keys, values))
         allowed = within(positions[:, :, None], block * page + jnp.arange(page), window)  # [u, x, B]
-        v = jnp.where(allowed.any(axis=1)[..., None, None], v, 0)
+        v = jnp.where(allowed.any(axis=1)[:, None, :, None], v, 0)
         seen = jnp.repeat(allowed, h // g, axis=1)[:, None]
-        products = seal(jnp.einsum("ugmk,uBgk->ugmB", grouped, seal(k), preferred_element_type=jnp.float32))
+        products = seal(jnp.einsum("ugmk,ugkB->ugmB", grouped, seal(k), preferred_element_type=jnp.float32))
         scores = jnp.where(seen, capped(products, rule, numerics), MASKED)
         higher = jnp.maximum(peak, scores.max(axis=-1, keepdims=True))
         weights = seal(jnp.where(seen, numerics.exp(seal(scores - higher)), 0.0))
         shrink = numerics.exp(seal(peak - higher))
-        added = seal(jnp.einsum("ugmB,uBgk->ugmk", seal(weights.astype(v.dtype)), seal(v), preferred_element_type=jnp.float32))
+        added = seal(jnp.einsum("ugmB,ugBk->ugmk", seal(weights.astype(v.dtype)), seal(v), preferred_element_type=jnp.float32))
         return higher, seal(seal(total * shrink) + numerics.total(weights)), seal(seal(mixed * shrink) + added)
 
     start = (jnp.full((u, g, grouped.shape[2], 1), MASKED), jnp.zeros((u, g, grouped.shape[2], 1)), jnp.zeros(grouped.shape))
@@ -93,11 +97,20 @@ def page_of(tables: jax.Array, positions: jax.Array, page_tokens: int) -> jax.Ar
     return jnp.take_along_axis(tables, (positions // page_tokens)[:, None], axis=1)[:, 0]
 
 
-def write_pages(pool: jax.Array, layer: int | jax.Array, new: jax.Array, pages: jax.Array, positions: jax.Array) -> jax.Array:
-    """`pool` [L, p, B, g, k], as stored, with a layer's new keys or values [n, g, k] in the rows' pages [n], at their positions [n]."""
-    stored = as_stored(new.astype(dtype_of(pool)))
-    assert stored.dtype == pool.dtype, "pools of bfloat16 hold bits (`as_stored`)"
-    return pool.at[layer, pages, positions % pool.shape[2]].set(stored)
+def write_keys(pool: jax.Array, layer: int | jax.Array, new: jax.Array, pages: jax.Array, positions: jax.Array) -> jax.Array:
+    """`pool` [L, p, g, k, B], as stored, with a layer's new keys [n, g, k] in the rows' pages [n], at their positions [n]."""
+    return pool.at[layer, pages, :, :, positions % pool.shape[-1]].set(_fitting(new, pool))
+
+
+def write_values(pool: jax.Array, layer: int | jax.Array, new: jax.Array, pages: jax.Array, positions: jax.Array) -> jax.Array:
+    """The same for values: `pool` [L, p, g, B, k]."""
+    return pool.at[layer, pages, :, positions % pool.shape[-2]].set(_fitting(new, pool))
+
+
+def in_pages(k: jax.Array, v: jax.Array, page_tokens: int) -> tuple[jax.Array, jax.Array]:
+    """Pools of one stream's keys and values [..., t, g, k], whose pages follow each other."""
+    keys, values = (part.reshape(-1, page_tokens, *part.shape[-2:]) for part in (k, v))
+    return keys.transpose(0, 2, 3, 1), values.swapaxes(1, 2)
 
 
 def as_stored(numbers: jax.Array) -> jax.Array:
@@ -112,3 +125,9 @@ def dtype_of(pool: jax.Array) -> jnp.dtype:
 
 def _numbers(stored: jax.Array, dtype: jnp.dtype) -> jax.Array:
     return jax.lax.bitcast_convert_type(stored, dtype) if stored.dtype == jnp.uint16 else stored
+
+
+def _fitting(new: jax.Array, pool: jax.Array) -> jax.Array:
+    stored = as_stored(new.astype(dtype_of(pool)))
+    assert stored.dtype == pool.dtype, "pools of bfloat16 hold bits (`as_stored`)"
+    return stored

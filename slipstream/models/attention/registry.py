@@ -16,7 +16,7 @@ import numpy as np
 from slipstream.models.attention.chunked import chunked
 from slipstream.models.attention.dense import dense
 from slipstream.models.attention.optional import tokamax
-from slipstream.models.attention.paged import by_page, gathered
+from slipstream.models.attention.paged import by_page, gathered, in_pages
 from slipstream.models.attention.rule import AttentionRule, PackedRows
 
 Attention = Callable[..., jax.Array]
@@ -119,7 +119,7 @@ def _paged_outputs(attention: Attention, heads: int, kv_heads: int, head_dim: in
     order = np.random.default_rng(1).permutation(len(positions) * blocks).reshape(len(positions), blocks)
     order[5, 0] = order[4, 0]
     q, k, v, _ = _random(len(positions) * blocks * page, heads, kv_heads, head_dim)
-    keys, values = (array.reshape(-1, page, kv_heads, head_dim).astype(dtype) for array in (k, v))
+    keys, values = in_pages(k.astype(dtype), v.astype(dtype), page)
     run: Any = jax.jit(attention, static_argnums=(5, 6))
     mixed = run(q[0, : len(positions)].astype(dtype), keys, values, jnp.asarray(order, jnp.int32), positions, 100, rule)
     return [np.asarray(mixed.astype(jnp.float32))]
