@@ -22,7 +22,8 @@ from slipstream.engine.programs import copy_pages, decode, prefill
 from slipstream.engine.requests import check_request, restricts
 from slipstream.engine.rows import SamplingTable
 from slipstream.engine.running import Ended, InFlight, Request
-from slipstream.engine.scheduler import Scheduler, State
+from slipstream.engine.scheduler import Scheduler
+from slipstream.engine.sequence import State
 from slipstream.engine.units import Shapes, copy_arguments, decode_rows, prefill_calls
 from slipstream.models.decoder import empty_pages
 from slipstream.models.lora import Adapted, Policy, whole
@@ -57,6 +58,10 @@ class Engine:
     (`auto`) computed again where the log-probs of a few sequences' next tokens differ by more than `divergence_limit` nats; each
     decision is an event `kv_swap`. `load` comes before the first `step`. Raises ValueError for a request that cannot fit or be
     drawn, RunFailed where exactness cannot be had.
+
+    `keep_ended`: full pages of requests that have ended stay for those that begin alike, as the next turn of a conversation does,
+    while nobody needs the room and the weights are the same. In fast numerics only pages of prefilled tokens, since a decoding row
+    gives other last bits than a prefill. So no sample depends on what was kept.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class Engine:
         pages: int | None = None,
         on_swap: OnSwap = "keep",
         divergence_limit: float = 0.05,
+        keep_ended: bool = True,
         events: Events = NullEvents(),
     ) -> None:
         self.id = id
@@ -110,6 +116,7 @@ class Engine:
             page_tokens=page_tokens,
             prefill_tokens=PREFILL_CALLS * PREFILL_TOKENS,
             tokens_per_dispatch=tokens_per_dispatch,
+            keep=("all" if exact else "prefilled") if keep_ended else "nothing",
         )
         self._pages = empty_pages(spec, scratch + 1, page_tokens, COMPUTE[precision])
         self._sampling = SamplingTable(slots, self._known)
@@ -124,6 +131,16 @@ class Engine:
     def version(self) -> int:
         """Of the weights of the next dispatch; one in flight goes on with those it was launched with."""
         return self._version
+
+    @property
+    def prefilled_tokens(self) -> int:
+        """Tokens of prompts computed so far, those computed again included."""
+        return self._scheduler.prefilled_tokens
+
+    @property
+    def reused_tokens(self) -> int:
+        """Tokens of prompts found in pages of ended requests so far, and not computed."""
+        return self._scheduler.reused_tokens
 
     def waiting(self) -> int:
         return len(self._requests) - self.running()
@@ -249,6 +266,8 @@ class Engine:
         """After `load`, before the first plan with the new weights: what becomes of the keys and values that are there."""
         running = self._scheduler.counts()[State.RUNNING]
         swapped, self._swapped = self._swapped, False
+        if swapped:
+            self._scheduler.new_weights()
         if not swapped or not running:
             return
         measured = self._measured(params) if self._swap_now == "auto" else None

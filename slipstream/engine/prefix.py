@@ -2,7 +2,8 @@
 
 A page is known by its own tokens and the page before it. That names the whole prefix, exactly and without a hash that could
 collide: whoever holds a page holds the one before it too, so a page is never freed (and its number used anew) before those
-that follow it. A first page follows the epoch it belongs to, so pages of different weights never meet.
+that follow it; of kept pages the later ones are given up first. A first page follows the epoch it belongs to, so pages of
+different weights never meet.
 
 Full pages are shared by reference. The last, partly filled one is each sequence's own, for it will be decoded into; those
 with the same prefix are listed together, and the first of them is computed and copied to the others.
@@ -51,8 +52,13 @@ class PrefixIndex:
         key = self._keys.get(page)
         return page if key is None else self._pages[key][0]
 
+    def full(self, page: int) -> bool:
+        """The page is known, and no later token belongs in it."""
+        key = self._keys.get(page)
+        return key is not None and len(key[1]) == self._page_tokens
+
     def forget(self, pages: Iterable[int]) -> None:
-        """Drop freed pages."""
+        """Drop pages that are used for something else from now on."""
         for page in pages:
             key = self._keys.pop(page, None)
             if key is None:

@@ -4,90 +4,57 @@ Sequences are served in the order they were submitted. Those with pages are `run
 one of them was submitted later than any that runs. So a sequence that must give its pages up (always the latest that runs)
 goes to the head of the queue, comes back first, and can keep its row meanwhile: nobody else is admitted before it.
 
+Full pages of sequences that have ended are kept for those that begin alike, such as the next turn of a conversation, until their
+place is needed or the weights change. `Keep` says which: a position's bits must not depend on who computed them.
+
 It does not look at weights, stop tokens or text. The engine calls `plan` and `record` in turn, and the rest in between.
 """
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Container, Iterable, Mapping
+from typing import Literal
 
 from slipstream.core.errors import TransitionError
 from slipstream.engine.blocks import PagePool
 from slipstream.engine.plan import Chunk, Decoding, Outcome, Plan, RequestKey
 from slipstream.engine.prefix import PrefixIndex
+from slipstream.engine.sequence import Sequence, State
 
-
-class State(StrEnum):
-    """Where a sequence stands."""
-
-    WAITING = "waiting"  # never admitted so far
-    RUNNING = "running"  # has a row and pages; prefills or decodes
-    PREEMPTED = "preempted"  # has a row and its tokens, but no pages; will be prefilled again
-    FINISHED = "finished"
-    ABORTED = "aborted"
-
-
-ALLOWED: dict[State, frozenset[State]] = {
-    State.WAITING: frozenset({State.RUNNING, State.ABORTED}),
-    State.RUNNING: frozenset({State.PREEMPTED, State.FINISHED, State.ABORTED}),
-    State.PREEMPTED: frozenset({State.RUNNING, State.ABORTED}),
-    State.FINISHED: frozenset(),
-    State.ABORTED: frozenset(),
-}
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Sequence:
-    """A request that has not ended."""
-
-    key: RequestKey
-    tokens: list[int]  # prompt, then what was drawn
-    given: int  # of them at the start
-    most_tokens: int  # prompt + max_new_tokens
-    state: State = State.WAITING
-    row: int = -1  # from its first admission to its end
-    epoch: int = -1  # when it got its pages
-    table: list[int] = field(default_factory=list[int])
-    computed: int = 0  # positions from 0 on whose keys and values are in its pages, or will be after the present plan
-
-    @property
-    def newest(self) -> int:
-        """Position of the newest token; prefill ends before it."""
-        return len(self.tokens) - 1
-
-    @property
-    def steps_left(self) -> int:
-        return self.most_tokens - len(self.tokens)
+Keep = Literal["nothing", "prefilled", "all"]  # of the full pages of ended sequences; "all": also those with drawn tokens
 
 
 class Scheduler:
     """Plans dispatches for `rows` sequences at a time over `pages` pages of `page_tokens` tokens.
 
     A plan prefills at most `prefill_tokens` tokens and decodes up to `tokens_per_dispatch` steps. Results of a dispatch must be
-    recorded before the next is planned. All counts are at least 1.
+    recorded before the next is planned. All counts are at least 1. Counters, never reset: `preemptions`, `prefilled_tokens`, and
+    `reused_tokens`, those found in kept pages instead.
     """
 
-    def __init__(self, *, rows: int, pages: int, page_tokens: int, prefill_tokens: int, tokens_per_dispatch: int) -> None:
+    def __init__(
+        self, *, rows: int, pages: int, page_tokens: int, prefill_tokens: int, tokens_per_dispatch: int, keep: Keep = "nothing"
+    ) -> None:
         sizes = {"rows": rows, "page_tokens": page_tokens, "prefill_tokens": prefill_tokens, "tokens_per_dispatch": tokens_per_dispatch}
         for name, value in sizes.items():
             if value < 1:
                 raise ValueError(f"{name} = {value}: at least 1 is needed")
         self.pool = PagePool(pages)
-        self.preemptions = 0  # sequences that gave their pages up because others needed them, so far
+        self.preemptions = 0  # sequences that gave their pages up because others needed them
+        self.prefilled_tokens = self.reused_tokens = 0
         self._page_tokens, self._prefill_tokens, self._steps = page_tokens, prefill_tokens, tokens_per_dispatch
+        self._keep: Keep = keep
         self._index = PrefixIndex(page_tokens)
         self._filled = [0] * pages  # positions of each page that are prefilled, or will be after the present plan
         self._free_rows = list(range(rows))  # a heap
-        self._live: dict[RequestKey, _Sequence] = {}
-        self._running: list[_Sequence] = []  # in submit order
-        self._queue: deque[_Sequence] = deque()  # in submit order: preempted, then waiting
+        self._live: dict[RequestKey, Sequence] = {}
+        self._running: list[Sequence] = []  # in submit order
+        self._queue: deque[Sequence] = deque()  # in submit order: preempted, then waiting
         self._counts = dict.fromkeys(State, 0)
         self._version: int | None = None
         self._epoch = -1  # changes of the version so far; unlike a version, never comes back
         self._paused = False
-        self._planned: dict[int, _Sequence] | None = None  # by row, those that decode in the plan not yet recorded
+        self._planned: dict[int, Sequence] | None = None  # by row, those that decode in the plan not yet recorded
 
     # What the engine's users ask for
 
@@ -98,7 +65,7 @@ class Scheduler:
             raise ValueError(f"request {key} has been submitted and has not ended")
         if not tokens or max_new_tokens < 1:
             raise ValueError(f"request {key}: {len(tokens)} prompt + {max_new_tokens} new tokens; at least 1 of each is needed")
-        sequence = _Sequence(key=key, tokens=tokens, given=len(tokens), most_tokens=len(tokens) + max_new_tokens)
+        sequence = Sequence(key=key, tokens=tokens, given=len(tokens), most_tokens=len(tokens) + max_new_tokens)
         needed = self._pages_to(sequence.most_tokens - 1)  # the last token drawn is never processed
         if needed > self.pool.pages:
             raise ValueError(
@@ -124,6 +91,11 @@ class Scheduler:
 
     def resume(self) -> None:
         self._paused = False
+
+    def new_weights(self) -> None:
+        """What is computed so far is of other weights than the next plan's, whatever their version. Not between `plan` and `record`."""
+        self._check_recorded()
+        self._version = None
 
     def recompute_all(self) -> None:
         """Every running sequence gives up its pages, and is prefilled again by the next plans. Not between `plan` and `record`."""
@@ -167,6 +139,7 @@ class Scheduler:
             return None
         if version != self._version:
             self._version, self._epoch = version, self._epoch + 1
+            self._index.forget(self.pool.drop_kept())
         self._extend_running()
         self._admit()
         copies = self._copy_tails()
@@ -208,19 +181,40 @@ class Scheduler:
         """Pages that hold the positions before this one."""
         return -(-position // self._page_tokens)
 
-    def _pages_due(self, sequence: _Sequence, dispatches: int = 1) -> int:
+    def _pages_due(self, sequence: Sequence, dispatches: int = 1) -> int:
         """Pages a sequence needs for its tokens and so many more dispatches."""
         return self._pages_to(sequence.newest + min(dispatches * self._steps, sequence.steps_left))
 
-    def _take(self, sequence: _Sequence, count: int) -> None:
-        for page in self.pool.take(count):
+    def _take(self, sequence: Sequence, count: int) -> None:
+        taken = self.pool.take(count)
+        self._index.forget(taken)  # some may have been kept
+        for page in taken:
             self._filled[page] = 0
             sequence.table.append(page)
 
-    def _release(self, sequence: _Sequence) -> None:
-        self._index.forget(self.pool.release(sequence.table))
+    def _release(self, sequence: Sequence, keep: Container[int] = ()) -> None:
+        """Give up the pages; those to keep, the last ones first, so that none is kept longer than the one before it."""
+        self._index.forget(self.pool.release(reversed(sequence.table), keep))
         sequence.table.clear()
         sequence.computed = 0
+
+    def _worth_keeping(self, sequence: Sequence) -> frozenset[int]:
+        """Pages of a sequence that ends which another can begin with: full, and computed wholly with the present weights."""
+        if self._keep == "nothing" or sequence.epoch != self._epoch:
+            return frozenset()
+        if self._keep == "all":
+            self._know_drawn(sequence)
+        size = self._page_tokens
+        return frozenset(page for page in sequence.table if self._index.full(page) and self._filled[page] == size)
+
+    def _know_drawn(self, sequence: Sequence) -> None:
+        """Make those pages known that decoding has filled."""
+        full = sequence.computed // self._page_tokens
+        drawn = [page for page in sequence.table[:full] if not self._index.full(page)]
+        self._index.forget(drawn)  # the first was known by the tokens that were prefilled in it
+        self._index.add(self._epoch, sequence.tokens[: full * self._page_tokens], sequence.table)
+        for page in drawn:
+            self._filled[page] = self._page_tokens
 
     def _extend_running(self) -> None:
         """Give every running sequence the pages of one more dispatch, oldest first, preempting the latest where they run out.
@@ -236,7 +230,7 @@ class Scheduler:
                 self._preempt_latest()
                 self.preemptions += 1
 
-    def _extend(self, sequence: _Sequence) -> bool:
+    def _extend(self, sequence: Sequence) -> bool:
         """The pages of one more dispatch, where there are enough."""
         missing = self._pages_due(sequence) - len(sequence.table)
         if missing > self.pool.free:
@@ -244,16 +238,17 @@ class Scheduler:
         self._take(sequence, missing)
         return True
 
-    def _furnish(self, sequence: _Sequence, reserved: int = 0) -> bool:
+    def _furnish(self, sequence: Sequence, reserved: int = 0) -> bool:
         """All the pages of a sequence without any, shared with others of the present weights as far as they begin alike.
 
         False where there are not enough, `reserved` ones left free.
         """
         known = sequence.tokens[:-1]
         shared = self._index.full_pages(self._epoch, known)
-        own = self._pages_due(sequence) - len(shared)
-        if own + reserved > self.pool.free:
+        own, kept = self._pages_due(sequence) - len(shared), sum(self.pool.references(page) == 0 for page in shared)
+        if own + kept + reserved > self.pool.free:
             return False
+        self.reused_tokens += kept * self._page_tokens
         sequence.epoch = self._epoch
         self.pool.share(shared)
         sequence.table.extend(shared)
@@ -283,19 +278,18 @@ class Scheduler:
         self._move(sequence, State.PREEMPTED)
         self._release(sequence)
 
-    def _end(self, sequence: _Sequence, state: State) -> None:
+    def _end(self, sequence: Sequence, state: State) -> None:
         self._move(sequence, state)
-        self._release(sequence)
+        self._release(sequence, self._worth_keeping(sequence))
         if sequence.row >= 0:
             heapq.heappush(self._free_rows, sequence.row)
         del self._live[sequence.key]
 
-    def _move(self, sequence: _Sequence, state: State) -> None:
-        if state not in ALLOWED[sequence.state]:
-            raise TransitionError(f"request {sequence.key} is {sequence.state} and cannot become {state}")
-        self._counts[sequence.state] -= 1
+    def _move(self, sequence: Sequence, state: State) -> None:
+        before = sequence.state
+        sequence.become(state)
+        self._counts[before] -= 1
         self._counts[state] += 1
-        sequence.state = state
 
     def _check_recorded(self) -> None:
         if self._planned is not None:
@@ -303,7 +297,7 @@ class Scheduler:
 
     # What is computed
 
-    def _advance(self, sequence: _Sequence) -> None:
+    def _advance(self, sequence: Sequence) -> None:
         """Skip the positions that are computed already, by this sequence or another that holds the same page."""
         while sequence.computed < sequence.newest:
             index, offset = divmod(sequence.computed, self._page_tokens)
@@ -312,13 +306,13 @@ class Scheduler:
                 return
             sequence.computed += filled - offset
 
-    def _fill(self, sequence: _Sequence, end: int) -> None:
+    def _fill(self, sequence: Sequence, end: int) -> None:
         """Note that the positions of a sequence before `end` are computed after this plan."""
         for index in range(sequence.computed // self._page_tokens, self._pages_to(end)):
             self._filled[sequence.table[index]] = min(self._page_tokens, end - index * self._page_tokens)
         sequence.computed = end
 
-    def _copied_tail(self, sequence: _Sequence) -> tuple[int, int] | None:
+    def _copied_tail(self, sequence: Sequence) -> tuple[int, int] | None:
         """The source of a sequence's last, partly prefilled page and its positions. None: it has none, or computes it itself."""
         index, positions = divmod(sequence.newest, self._page_tokens)
         if positions == 0:
@@ -351,12 +345,13 @@ class Scheduler:
             end = min(start + left, sequence.newest - (0 if tail is None else tail[1]))
             if end > start:
                 left -= end - start
+                self.prefilled_tokens += end - start
                 self._fill(sequence, end)
                 tokens, table = tuple(sequence.tokens[start:end]), tuple(sequence.table)
                 chunks.append(Chunk(key=sequence.key, row=sequence.row, start=start, token_ids=tokens, table=table))
         return tuple(chunks)
 
-    def _decoding(self, sequence: _Sequence) -> Decoding:
+    def _decoding(self, sequence: Sequence) -> Decoding:
         return Decoding(
             key=sequence.key,
             row=sequence.row,

@@ -158,7 +158,7 @@ def chunks(tokens: int) -> Cell:
 
 def shuffled_pages(family: str, precision: str) -> Count:
     made = sampler(family, precision)
-    random.Random(0).shuffle(made._scheduler.pool._free)
+    random.Random(0).shuffle(made._scheduler.pool._empty)
     return same_samples(drain(made, asked(family)), together(family, precision))
 
 
@@ -166,6 +166,19 @@ def two_samplers(family: str, precision: str) -> Count:
     """Each draws half of the requests, a group's samples in both."""
     halves = [drain(sampler(family, precision), asked(family)[part::2]) for part in (0, 1)]
     return same_samples(halves[0] | halves[1], together(family, precision))
+
+
+def turns(family: str, precision: str) -> Count:
+    """Conversations of three turns, each of which goes on from what is kept of the one before; alone and from the start it is the same."""
+    made, plain, total = sampler(family, precision), sampler(family, precision, keep_ended=False), NOTHING
+    prompts = {one.key[0]: one.prompt_ids for one in asked(family)[:4]}
+    for number in range(3):
+        requests = [request(name, ids, seed=number, new=6, stop_ids=()) for name, ids in prompts.items()]
+        found = drain(made, requests)
+        total += same_samples({one.key[0]: drain(plain, [one])[one.key[0]] for one in requests}, found)
+        prompts = {name: np.concatenate([ids, found[name].completion_ids, ids[:3]]) for name, ids in prompts.items()}
+    assert made.reused_tokens > plain.reused_tokens == 0
+    return total
 
 
 # ---- arrangements of the learner

@@ -17,6 +17,7 @@ SAMPLER: dict[str, Cell] = {
     **{f"sampler: chunks of {tokens}": exact.chunks(tokens) for tokens in CHUNKS},
     "sampler: shuffled pages": exact.shuffled_pages,
     "sampler: two of them": exact.two_samplers,
+    "sampler: turns, pages kept": exact.turns,
 }
 LEARNER: dict[str, Cell] = {
     "learner: packed, scan": exact.scored(),

@@ -58,25 +58,44 @@ def test_a_free_page_is_neither_shared_nor_released() -> None:
         pool.release((0,))
 
 
+def test_kept_pages_are_free_can_be_shared_again_and_are_taken_last_in_the_order_of_their_release() -> None:
+    pool = PagePool(5)
+    pool.take(4)
+    assert pool.release((2, 3, 0), keep={0, 2}) == (3,)
+    assert (pool.free, pool.kept, pool.references(0)) == (4, 2, 0)
+    assert pool.take(3) == (2, 3, 4)
+    pool.share((0,))
+    assert (pool.free, pool.kept, pool.references(0)) == (0, 0, 1)
+    assert pool.release((0, 1), keep={0, 1}) == ()
+    assert pool.drop_kept() == (0, 1)
+    with pytest.raises(TransitionError, match="page 0 is free"):
+        pool.share((0,))
+    assert pool.take(2) == (0, 1)
+
+
 def test_an_empty_pool_is_refused() -> None:
     with pytest.raises(ValueError, match="a pool of 0 pages"):
         PagePool(0)
 
 
 class AnyCalls(RuleBasedStateMachine):
-    """Tables of pages, taken, shared and released at random, beside the pool that counts them."""
+    """Tables of pages, taken, shared, released and kept at random, beside the pool that counts them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.pool = PagePool(7)
         self.tables: list[tuple[int, ...]] = []
+        self.kept: list[int] = []
 
     @rule(count=st.integers(0, 7))
     def take(self, count: int) -> None:
-        free = [page for page in range(7) if not any(page in table for table in self.tables)]
-        if count <= len(free):
-            assert self.pool.take(count) == tuple(free[:count])
-            self.tables.append(tuple(free[:count]))
+        empty = [page for page in range(7) if page not in self.kept and not any(page in table for table in self.tables)]
+        missing = max(0, count - len(empty))
+        if missing <= len(self.kept):
+            taken = tuple(sorted(empty + self.kept[:missing])[:count])
+            del self.kept[:missing]
+            assert self.pool.take(count) == taken
+            self.tables.append(taken)
         else:
             with pytest.raises(TransitionError):
                 self.pool.take(count)
@@ -84,21 +103,31 @@ class AnyCalls(RuleBasedStateMachine):
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
     def share(self, data: st.DataObject) -> None:
-        table = data.draw(st.sampled_from(self.tables))
+        table = data.draw(st.sampled_from([*self.tables, tuple(self.kept)]))
         self.pool.share(table)
         self.tables.append(table)
+        self.kept = [page for page in self.kept if page not in table]
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         table = self.tables.pop(data.draw(st.integers(0, len(self.tables) - 1)))
-        assert self.pool.release(table) == tuple(page for page in table if not any(page in other for other in self.tables))
+        keep = data.draw(st.sets(st.integers(0, 6)))
+        unheld = [page for page in table if not any(page in other for other in self.tables)]
+        assert self.pool.release(table, keep) == tuple(page for page in unheld if page not in keep)
+        self.kept += [page for page in unheld if page in keep]
+
+    @rule()
+    def drop(self) -> None:
+        assert self.pool.drop_kept() == tuple(self.kept)
+        self.kept = []
 
     @invariant()
     def counts_are_the_tables(self) -> None:
         held = [sum(page in table for table in self.tables) for page in range(7)]
         assert [self.pool.references(page) for page in range(7)] == held
         assert self.pool.used == 7 - self.pool.free == sum(count > 0 for count in held)
+        assert self.pool.kept == len(self.kept)
         assert self.pool.shared == sum(count > 1 for count in held)
 
 

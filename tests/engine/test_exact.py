@@ -22,7 +22,7 @@ from tests.goldens.read import FAMILIES
 IN_CI = (("gemma2", "f32"), ("qwen3", "bf16"))  # soft caps, windows, norms around each part, tied; normalised q and k, untied
 ELSEWHERE = [(family, precision) for family in FAMILIES for precision in ("f32", "bf16") if (family, precision) not in IN_CI]
 FAST_CELLS = (
-    *("sampler: alone", "sampler: other company", "sampler: joining, leaving", "sampler: shuffled pages"),
+    *("sampler: alone", "sampler: other company", "sampler: joining, leaving", "sampler: shuffled pages", "sampler: turns, pages kept"),
     *("learner: packed, scan", "learner: unrolled, remat, long row", "learner: gradient's program"),
 )
 OTHER_CELLS = [name for name in CELLS if name not in FAST_CELLS]

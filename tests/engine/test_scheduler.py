@@ -7,7 +7,7 @@ abort, pause, swap weights and stop early; `Schedule` says what is checked. Wors
 import random
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -18,15 +18,22 @@ from slipstream.core.errors import TransitionError
 from slipstream.engine.blocks import PagePool
 from slipstream.engine.plan import Chunk, Decoding, Outcome, Plan, RequestKey, Table
 from slipstream.engine.prefix import PrefixIndex
-from slipstream.engine.scheduler import ALLOWED, Scheduler, State, _Sequence
+from slipstream.engine.scheduler import Keep, Scheduler
+from slipstream.engine.sequence import ALLOWED, Sequence, State
 
 SCHEDULES_A_PART = 300
 
 
-def scheduler(rows: int = 4, pages: int = 16, page_tokens: int = 4, prefill_tokens: int = 100, tokens_per_dispatch: int = 1) -> Scheduler:
-    return Scheduler(
-        rows=rows, pages=pages, page_tokens=page_tokens, prefill_tokens=prefill_tokens, tokens_per_dispatch=tokens_per_dispatch
-    )
+def scheduler(
+    rows: int = 4,
+    pages: int = 16,
+    page_tokens: int = 4,
+    prefill_tokens: int = 100,
+    tokens_per_dispatch: int = 1,
+    keep: Keep = "nothing",
+) -> Scheduler:
+    sizes = {"rows": rows, "pages": pages, "page_tokens": page_tokens, "prefill_tokens": prefill_tokens}
+    return Scheduler(**sizes, tokens_per_dispatch=tokens_per_dispatch, keep=keep)
 
 
 def key(name: str) -> RequestKey:
@@ -252,6 +259,64 @@ def test_keys_and_values_are_recomputed_after_a_swap_where_the_engine_asks_for_i
     assert s.preemptions == 0
 
 
+@pytest.mark.parametrize(("keep", "start"), [("nothing", 0), ("prefilled", 4), ("all", 8)])
+def test_the_next_turn_begins_behind_the_pages_that_are_kept(keep: Keep, start: int) -> None:
+    """Of 5 tokens given and 4 drawn, 8 are processed: a page is prefilled, and one filled by drawing."""
+    s = scheduler(keep=keep)
+    s.submit(key("a"), [1, 2, 3, 4, 5], 4)
+    for _ in range(5):
+        step(s)
+    assert (s.idle, s.pool.used, s.pool.kept) == (True, 0, start // 4)
+    assert s.prefilled_tokens == 4
+    s.submit(key("b"), [1, 2, 3, 4, 5, 9, 9, 9, 9, 7, 7], 4)
+    ((name, begun, tokens, table),) = chunks(step(s))
+    assert (name, begun, tokens, len(table)) == ("b", start, 10 - start, 3)
+    assert (s.prefilled_tokens, s.reused_tokens) == (4 + 10 - start, start)
+    s.abort(key("b"))
+    assert s.pool.kept == (0 if keep == "nothing" else 2)  # what is prefilled counts, though nothing was drawn
+
+
+def test_kept_pages_are_given_up_before_anybody_waits_the_oldest_and_its_last_pages_first() -> None:
+    s = scheduler(rows=2, pages=5, page_tokens=2, keep="all")
+    for name, token in (("a", 1), ("b", 2)):
+        s.submit(key(name), [token] * 5, 1)
+        step(s)
+        step(s)
+    assert (s.pool.kept, s.pool.free) == (4, 5)
+    s.submit(key("c"), [3, 3, 3], 3)  # two pages, one of which was the last of a's
+    assert chunks(step(s)) == [("c", 0, 2, (1, 4))]
+    assert (s.pool.kept, s.preemptions) == (3, 0)
+    s.submit(key("d"), [1, 1, 1], 1)  # the first of a's, and the last of b's
+    assert decodes(step(s)) == [("c", 2, (1, 4)), ("d", 2, (0, 3))]
+    assert (s.pool.kept, s.reused_tokens) == (2, 2)
+
+
+def test_kept_pages_go_with_the_weights() -> None:
+    s = scheduler(keep="all")
+    given = [1, 2, 3, 4, 5, 6]
+    s.submit(key("a"), given, 2)
+    s.submit(key("late"), given, 20)
+    step(s, version=1)
+    step(s, version=1, end="a")
+    assert s.pool.kept == 0  # the page is still the other's
+    s.abort(key("late"))
+    assert s.pool.kept == 1
+    for name, version in (("b", 2), ("c", 1)):
+        s.submit(key(name), given, 1)
+        assert [start for _, start, *_ in chunks(step(s, version))] == [0]
+        step(s, version)
+    s.new_weights()  # under the version that was there
+    s.submit(key("d"), given, 1)
+    assert [start for _, start, *_ in chunks(step(s, version=1))] == [0]
+    step(s, version=1)
+    s.submit(key("e"), given, 3)
+    assert [start for _, start, *_ in chunks(step(s, version=1))] == [4]
+    step(s, version=1)
+    step(s, version=2)  # e goes on with keys and values of both
+    step(s, version=2)
+    assert (s.idle, s.pool.kept) == (True, 0)
+
+
 def test_a_paused_scheduler_plans_nothing_and_forgets_nothing() -> None:
     s = scheduler()
     s.submit(key("a"), [1, 2], 2)
@@ -361,20 +426,24 @@ class Shape:
     page_tokens: int
     prefill_tokens: int
     tokens_per_dispatch: int
+    keep: Keep = "nothing"
 
     def scheduler(self) -> Scheduler:
-        return scheduler(self.rows, self.pages, self.page_tokens, self.prefill_tokens, self.tokens_per_dispatch)
+        return scheduler(self.rows, self.pages, self.page_tokens, self.prefill_tokens, self.tokens_per_dispatch, self.keep)
 
     def pages_of(self, request: Request) -> int:
         return -(-(len(request.prompt) + request.new - 1) // self.page_tokens)
 
 
+Cell = tuple[int, int, int, bool]  # position, token, version, whether a decoding row wrote it
+
+
 @dataclass(slots=True)
 class Device:
-    """Pages that remember what was written: (position, token, version) a cell. It reads a sequence through its table only."""
+    """Pages that remember what was written. It reads a sequence through its table only."""
 
     shape: Shape
-    cells: list[list[tuple[int, int, int] | None]] = field(default_factory=list)
+    cells: list[list[Cell | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.cells = [[None] * self.shape.page_tokens for _ in range(self.shape.pages)]
@@ -385,22 +454,22 @@ class Device:
 
     def prefill(self, chunk: Chunk, version: int) -> None:
         for position, token in enumerate(chunk.token_ids, chunk.start):
-            self.write(chunk.table, position, token, version)
+            self.write(chunk.table, (position, token, version, False))
 
     def decode(self, row: Decoding, version: int, steps: int) -> Outcome:
         tokens, ended = [row.token], False
         while len(tokens) <= min(steps, row.steps_left) and not ended:
             position = row.position + len(tokens) - 1
-            self.write(row.table, position, tokens[-1], version)
-            token, ended = drawn(row.key, [token for _, token, _ in self.read(row.table, position + 1)])
+            self.write(row.table, (position, tokens[-1], version, True))
+            token, ended = drawn(row.key, [token for _, token, *_ in self.read(row.table, position + 1)])
             tokens.append(token)
         return Outcome(token_ids=tuple(tokens[1:]), ended=ended)
 
-    def write(self, table: Table, position: int, token: int, version: int) -> None:
-        index, offset = divmod(position, self.shape.page_tokens)
-        self.cells[table[index]][offset] = position, token, version
+    def write(self, table: Table, cell: Cell) -> None:
+        index, offset = divmod(cell[0], self.shape.page_tokens)
+        self.cells[table[index]][offset] = cell
 
-    def read(self, table: Table, end: int) -> list[tuple[int, int, int]]:
+    def read(self, table: Table, end: int) -> list[Cell]:
         """The cells of positions 0..end-1."""
         cells = [cell for page in table for cell in self.cells[page]][:end]
         if len(cells) < end or None in cells:
@@ -462,7 +531,11 @@ class Schedule:
 
     def dispatch(self, steps: int, *, decode_first: bool = False, abort: RequestKey | None = None) -> None:
         """One plan, checked, run and recorded. Rows make up to `steps` steps; a request may be aborted before the record."""
+        running, idle, preempted = self.scheduler._running, self.shape.pages - len(self.held()), self.scheduler.preemptions
+        enough = sum(self.scheduler._pages_due(one) - len(one.table) for one in running) <= idle
         plan = self.scheduler.plan(self.version)
+        if enough and self.scheduler.preemptions > preempted:
+            raise Broken("a request gave its pages up though there were enough")
         if plan is None:
             if self.requests:
                 raise Broken(f"{len(self.requests)} requests are live and nothing is planned")
@@ -498,8 +571,14 @@ class Schedule:
     def finish(self) -> None:
         while self.requests:
             self.dispatch(self.shape.tokens_per_dispatch)
-        if not self.scheduler.idle or self.scheduler.pool.used or len(self.scheduler._index):
-            raise Broken(f"{self.scheduler.pool.used} pages leak")
+        pool = self.scheduler.pool
+        if (
+            not self.scheduler.idle
+            or pool.used
+            or len(self.scheduler._index) != pool.kept
+            or sorted(pool.take(pool.pages)) != list(range(pool.pages))
+        ):
+            raise Broken(f"{pool.used} pages leak")
         if self.aborted + len(self.results) != self.submitted:
             raise Broken("a request did not end, or twice")
 
@@ -508,10 +587,12 @@ class Schedule:
     def check_reads(self, key: RequestKey, table: Table, end: int, version: int | None = None) -> None:
         """A sequence finds exactly its own tokens before `end` in its pages, computed at this version."""
         cells = self.device.read(table, end)
-        if [(position, token) for position, token, _ in cells] != list(enumerate(self.tokens[key][:end])):
+        if [(position, token) for position, token, *_ in cells] != list(enumerate(self.tokens[key][:end])):
             raise Broken(f"{key} reads tokens that are not its own")
-        if version is not None and any(computed != version for _, _, computed in cells):
+        if version is not None and any(computed != version for _, _, computed, _ in cells):
             raise Broken(f"{key} reads keys and values of another version")
+        if self.shape.keep != "all" and any(by_row for *_, by_row in cells[: len(self.requests[key].prompt) - 1]):
+            raise Broken(f"{key} reads of its prompt what a decoding row has written")
 
     def check_plan(self, plan: Plan) -> None:
         entries = [*plan.prefill, *plan.decode]
@@ -544,11 +625,17 @@ class Schedule:
             raise Broken("a request stands still, though nothing is prefilled")
 
     def check_pages(self) -> None:
-        held = Counter(page for sequence in self.scheduler._live.values() for page in sequence.table)
+        held, kept = self.held(), self.scheduler.pool._kept
         if any(self.scheduler.pool.references(page) != held[page] for page in range(self.shape.pages)):
             raise Broken(f"references differ from the tables' {held}")
-        if any(page not in held for page in self.scheduler._index._keys):
-            raise Broken("a free page is in the index")
+        if kept.keys() & held.keys() or any(page not in held and page not in kept for page in self.scheduler._index._keys):
+            raise Broken("a page is held and kept, or a free page is in the index")
+        if self.scheduler.pool.free != self.shape.pages - len(held):
+            raise Broken("what is kept takes room")
+
+    def held(self) -> Counter[int]:
+        """Tables that hold each page."""
+        return Counter(page for sequence in self.scheduler._live.values() for page in sequence.table)
 
     def check_order(self) -> None:
         """Those running were submitted before all others; the oldest runs, and ends within so many plans."""
@@ -582,7 +669,14 @@ def random_shape(draw: random.Random, requests: list[Request]) -> Shape:
         page_tokens=page_tokens,
         prefill_tokens=draw.choice((1, 3, 8, 100)),
         tokens_per_dispatch=draw.randint(1, 4),
+        keep=draw.choice(("nothing", "prefilled", "all")),
     )
+
+
+def next_turn(draw: random.Random, before: Request, said: list[int]) -> Request:
+    """What was said goes on with a few tokens of somebody else's."""
+    answer = tuple(draw.randint(0, 2) for _ in range(draw.randint(1, 3)))
+    return Request(key=(f"{before.key[0]}+", before.key[1]), prompt=(*before.prompt, *said, *answer), new=draw.randint(1, 5))
 
 
 def run(seed: int) -> Schedule:
@@ -591,7 +685,7 @@ def run(seed: int) -> Schedule:
     requests = random_requests(draw, draw.randint(1, 12))
     schedule = Schedule(random_shape(draw, requests), recompute=draw.random() < 0.5)
     calm = draw.random() < 0.3  # no aborts, swaps and early exits
-    todo = list(reversed(requests))
+    todo, by_key = list(reversed(requests)), {request.key: request for request in requests}
     while todo:
         while todo and draw.random() < 0.5:
             schedule.submit(todo.pop())
@@ -610,8 +704,13 @@ def run(seed: int) -> Schedule:
             live = list(schedule.requests)
             abort = draw.choice(live) if live and draw.random() < 0.03 and not calm else None
             schedule.dispatch(steps, decode_first=draw.random() < 0.5, abort=abort)
+        if schedule.results and draw.random() < 0.3:
+            ended = draw.choice(list(schedule.results))
+            turn = next_turn(draw, by_key[ended], schedule.results[ended])
+            if turn.key not in by_key and schedule.shape.pages_of(turn) <= schedule.shape.pages:
+                by_key[turn.key] = turn
+                schedule.submit(turn)
     schedule.finish()
-    by_key = {request.key: request for request in requests}
     if any(tokens != alone(by_key[key]) for key, tokens in schedule.results.items()):
         raise Broken("a request drew other tokens than it draws alone")
     return schedule
@@ -619,13 +718,14 @@ def run(seed: int) -> Schedule:
 
 @pytest.mark.parametrize("part", range(10))
 def test_every_promise_holds_in_random_schedules(part: int) -> None:
-    preempted = aborted = swapped = 0
+    preempted = aborted = swapped = reused = 0
     for seed in range(part * SCHEDULES_A_PART, (part + 1) * SCHEDULES_A_PART):
         schedule = run(seed)
         preempted += schedule.scheduler.preemptions > 0
         aborted += schedule.aborted > 0
         swapped += schedule.version > 0
-    assert min(preempted, aborted, swapped) > SCHEDULES_A_PART / 10  # the schedules do all that
+        reused += schedule.scheduler.reused_tokens > 0
+    assert min(preempted, aborted, swapped, reused) > SCHEDULES_A_PART / 10  # the schedules do all that
 
 
 @st.composite
@@ -702,8 +802,22 @@ def shares_any_page_with_these_tokens(index: PrefixIndex, epoch: int, token_ids:
     return found
 
 
-def releases_all_but_the_last(pool: PagePool, pages: list[int], release: Callable = PagePool.release) -> tuple[int, ...]:
-    return release(pool, pages[:-1])
+def releases_all_but_the_last(pool: PagePool, pages: Iterator[int], keep: frozenset[int], release=PagePool.release) -> tuple[int, ...]:
+    return release(pool, list(pages)[1:], keep)
+
+
+def keeps_the_first_pages_shortest(pool: PagePool, pages: Iterator[int], keep: frozenset[int], release=PagePool.release) -> tuple[int, ...]:
+    return release(pool, list(pages)[::-1], keep)
+
+
+def keeps_drawn_tokens(s: Scheduler, sequence: Sequence, worth_keeping: Callable = Scheduler._worth_keeping) -> frozenset[int]:
+    s._know_drawn(sequence)
+    return worth_keeping(s, sequence)
+
+
+def takes_kept_pages_twice(pool: PagePool, pages: list[int]) -> None:
+    for page in pages:
+        pool._references[page] += 1
 
 
 def copies_before_it_is_computed(s: Scheduler) -> tuple[tuple[int, int], ...]:
@@ -724,7 +838,7 @@ def without_copies(s: Scheduler) -> tuple[tuple[int, int], ...]:
     return ()
 
 
-def takes_pages_with_their_filling(s: Scheduler, sequence: _Sequence, count: int) -> None:
+def takes_pages_with_their_filling(s: Scheduler, sequence: Sequence, count: int) -> None:
     sequence.table.extend(s.pool.take(count))
 
 
@@ -745,14 +859,14 @@ def shortest_first(s: Scheduler, admit: Callable = Scheduler._admit) -> None:
     admit(s)
 
 
-def shares_without_a_new_epoch(s: Scheduler, sequence: _Sequence, reserved: int = 0, furnish: Callable = Scheduler._furnish) -> bool:
+def shares_without_a_new_epoch(s: Scheduler, sequence: Sequence, reserved: int = 0, furnish: Callable = Scheduler._furnish) -> bool:
     epoch, done = sequence.epoch, furnish(s, sequence, reserved)
     if done and epoch >= 0:
         sequence.epoch = epoch
     return done
 
 
-def one_page_too_few(s: Scheduler, sequence: _Sequence, dispatches: int = 1, due: Callable = Scheduler._pages_due) -> int:
+def one_page_too_few(s: Scheduler, sequence: Sequence, dispatches: int = 1, due: Callable = Scheduler._pages_due) -> int:
     return max(1, due(s, sequence, dispatches) - 1)
 
 
@@ -765,6 +879,10 @@ def one_page_too_few(s: Scheduler, sequence: _Sequence, dispatches: int = 1, due
         (PrefixIndex, "full_pages", shares_any_page_with_these_tokens, "not its own|not all|writes"),
         (PagePool, "share", lambda pool, pages: None, "references differ"),
         (PagePool, "release", releases_all_but_the_last, "references differ|leak"),
+        (PagePool, "release", keeps_the_first_pages_shortest, "not its own|not all"),
+        (PagePool, "share", takes_kept_pages_twice, "held and kept|references differ"),
+        (PagePool, "free", property(lambda pool: len(pool._empty)), "gave its pages up|takes room|leak|cannot take|nothing is planned"),
+        (Scheduler, "_worth_keeping", keeps_drawn_tokens, "a decoding row has written"),
         (Scheduler, "_copy_tails", copies_before_it_is_computed, "not its own|not all"),
         (Scheduler, "_copy_tails", without_copies, "stands still"),
         (Scheduler, "_take", takes_pages_with_their_filling, "not its own|not all"),
