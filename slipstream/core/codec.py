@@ -6,6 +6,7 @@ reading a journal can never run code. Anything that is not exactly such a record
 
 import json
 import struct
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ _SCALARS = (
     *("claimed_s", "started_s", "finished_s"),
 )
 _OUTCOME = ("kind", "reward", "format_ok", "style", "detail", "calls", "failed_calls", "side_turns")
+_scalars, _outcome, _arrays = attrgetter(*_SCALARS), attrgetter(*_OUTCOME), attrgetter(*(name for name, _ in _ARRAYS))
+_to_json = json.JSONEncoder(separators=(",", ":")).encode  # made once: making it takes as long as using it
 
 
 class CodecError(ValueError):
@@ -32,10 +35,8 @@ class CodecError(ValueError):
 
 def rollout_to_bytes(rollout: Rollout) -> bytes:
     """The rollout as one self-contained byte string; `rollout_from_bytes` gives back an equal one, to the bit."""
-    outcome = rollout.outcome
-    head = [[getattr(rollout, name) for name in _SCALARS], [getattr(outcome, name) for name in _OUTCOME]]
-    head_bytes = json.dumps(head, separators=(",", ":")).encode("ascii")
-    arrays = [_array_bytes(rollout, name, dtype) for name, dtype in _ARRAYS]
+    head_bytes = _to_json((_scalars(rollout), _outcome(rollout.outcome))).encode("ascii")
+    arrays = [_array_bytes(rollout, array, name, dtype) for array, (name, dtype) in zip(_arrays(rollout), _ARRAYS, strict=True)]
     header = _HEADER.pack(MAGIC, FORMAT_VERSION, len(head_bytes), len(rollout.prompt_ids), len(rollout.completion_ids))
     return b"".join((header, head_bytes, *arrays))
 
@@ -52,8 +53,7 @@ def rollout_from_bytes(data: bytes) -> Rollout:
     return Rollout(**fields)
 
 
-def _array_bytes(rollout: Rollout, name: str, dtype: np.dtype[Any]) -> bytes:
-    array: np.ndarray = getattr(rollout, name)
+def _array_bytes(rollout: Rollout, array: np.ndarray, name: str, dtype: np.dtype[Any]) -> bytes:
     if array.dtype != dtype or array.ndim != 1:
         raise CodecError(
             f"rollout {rollout.ticket_id}/{rollout.sample_index}: {name} is {array.dtype} [{array.ndim}d], not {dtype.name} [1d]"

@@ -2,6 +2,7 @@
 
 A plain dict would be copied whole at every event. Here tickets lie in chunks of neighbours, and a change copies one chunk and the table
 of chunks. What is asked for all the time (tickets by state, places held, members of a batch) is kept up to date with each change.
+Many changes in a row go through a `draft`, which copies each of these once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,9 +53,10 @@ def holds_place(entry: TicketEntry) -> bool:
 
 
 class Entries(Mapping[TicketIndex, TicketEntry]):
-    """Tickets by index. `updated` and `without` give changed copies; nothing changes in place."""
+    """Tickets by index. `updated` and `without_steps` give changed copies; nothing changes in place, but for drafts."""
 
-    __slots__ = ("_chunks", "_counts", "_held", "_live", "_open", "_size", "_steps", "placeless")
+    TABLES = ("_counts", "_held", "_live", "_open", "_size", "_steps", "placeless")  # kept up to date beside the chunks
+    __slots__ = ("_chunks", "_own", "_owns_tables", *TABLES)
 
     def __init__(self) -> None:
         self._chunks: dict[int, dict[TicketIndex, TicketEntry]] = {}
@@ -65,6 +67,8 @@ class Entries(Mapping[TicketIndex, TicketEntry]):
         self._held: dict[int, dict[str, frozenset[TicketIndex]]] = {}  # leased tickets by bucket and worker
         self._size = 0
         self.placeless = 0  # tickets that hold no place in a batch
+        self._own: set[int] | None = None  # of a draft: the chunks that nobody else has
+        self._owns_tables = False
 
     @classmethod
     def of(cls, entries: Mapping[TicketIndex, TicketEntry]) -> "Entries":
@@ -115,16 +119,26 @@ class Entries(Mapping[TicketIndex, TicketEntry]):
         """Tickets in a batch or left out of it, in order."""
         return sorted(self._steps.get(step, ()))
 
+    @property
+    def is_draft(self) -> bool:
+        return self._own is not None
+
+    def draft(self) -> "Entries":
+        """A copy that changes in place until it is sealed. Nobody else may hold it."""
+        made = self._copy()
+        made._own = set()
+        return made
+
+    def seal(self) -> None:
+        """No draft from now on."""
+        self._own = None
+
     def updated(self, changes: Mapping[TicketIndex, TicketEntry]) -> "Entries":
-        """A copy with these entries new or replaced."""
-        made, own = self._copy(), set[int]()
+        """A copy with these entries new or replaced; of a draft itself."""
+        made, own = self._to_change()
         moved: list[tuple[TicketIndex, TicketEntry | None, TicketEntry]] = []
         for index, entry in changes.items():
-            number = index >> CHUNK_BITS
-            if number not in own:
-                own.add(number)
-                made._chunks[number] = dict(made._chunks.get(number, ()))
-            chunk = made._chunks[number]
+            chunk = made._own_chunk(index >> CHUNK_BITS, own)
             before = chunk.get(index)
             chunk[index] = entry
             if before is None or _standing(before) != _standing(entry):
@@ -134,18 +148,32 @@ class Entries(Mapping[TicketIndex, TicketEntry]):
         return made
 
     def without_steps(self, steps: Iterable[int]) -> "Entries":
-        """A copy that has forgotten the tickets of these batches."""
-        made, own = self._copy(), set[int]()
-        made._counts, made._live, made._open, made._steps = dict(made._counts), dict(made._live), dict(made._open), dict(made._steps)
+        """A copy that has forgotten the tickets of these batches; of a draft itself."""
+        made, own = self._to_change()
+        made._own_all_tables()
         for index in (index for step in steps for index in made._steps.pop(step, ())):
             number = index >> CHUNK_BITS
-            if number not in own:
-                own.add(number)
-                made._chunks[number] = dict(made._chunks[number])
-            made._note(number, made._chunks[number].pop(index), -1)
-            if not made._chunks[number]:
+            chunk = made._own_chunk(number, own)
+            made._note(number, chunk.pop(index), -1)
+            if not chunk:
                 del made._chunks[number]
         return made
+
+    def _to_change(self) -> tuple["Entries", set[int]]:
+        """What a change is made to, and which of its chunks nobody else has."""
+        return (self._copy(), set()) if self._own is None else (self, self._own)
+
+    def _own_chunk(self, number: int, own: set[int]) -> dict[TicketIndex, TicketEntry]:
+        if number not in own or number not in self._chunks:
+            own.add(number)
+            self._chunks[number] = dict(self._chunks.get(number, ()))
+        return self._chunks[number]
+
+    def _own_all_tables(self) -> None:
+        if not self._owns_tables:
+            self._counts, self._live, self._open = dict(self._counts), dict(self._live), dict(self._open)
+            self._held, self._steps = dict(self._held), dict(self._steps)
+            self._owns_tables = True
 
     def _copy(self) -> "Entries":
         """Its own table of chunks; all else is shared until it is about to change."""
@@ -154,25 +182,21 @@ class Entries(Mapping[TicketIndex, TicketEntry]):
         made._counts, made._live, made._open = self._counts, self._live, self._open
         made._held, made._steps = self._held, self._steps
         made._size, made.placeless = self._size, self.placeless
+        made._own, made._owns_tables = None, False
         return made
 
     def _follow(self, moved: Sequence[tuple[TicketIndex, TicketEntry | None, TicketEntry]]) -> None:
         """Bring everything but the chunks up to date with tickets that are new or stand elsewhere."""
-        self._counts, self._live, self._open = dict(self._counts), dict(self._live), dict(self._open)
+        self._own_all_tables()
         joined: dict[int, set[TicketIndex]] = {}  # by step
-        leases = [(index, left, taken) for index, before, entry in moved if (left := _holder(before)) != (taken := _holder(entry))]
-        if leases:
-            self._held = dict(self._held)
-        for index, left, taken in leases:
-            self._move_lease(index, left, taken)
         for index, before, entry in moved:
+            if (left := _holder(before)) != (taken := _holder(entry)):
+                self._move_lease(index, left, taken)
             if before is not None:
                 self._note(index >> CHUNK_BITS, before, -1)
             self._note(index >> CHUNK_BITS, entry, 1)
             if entry.step is not None and (before is None or before.step != entry.step):
                 joined.setdefault(entry.step, set()).add(index)
-        if joined:
-            self._steps = dict(self._steps)
         for step, indices in joined.items():
             self._steps[step] = self._steps.get(step, frozenset()) | indices
 

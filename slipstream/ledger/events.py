@@ -155,6 +155,8 @@ Event = (
     | Forgotten
     | Restarted
 )
+# A power cut of the coordinator's machine undoes none of these, nor what came before.
+DURABLE = (Opened, Started, Batched, Trained, Restarted)
 KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 FIELDS: dict[type[Event], tuple[str, ...]] = {kind: tuple(kind.__dataclass_fields__) for kind in get_args(Event)}
 _TUPLES = ("members", "tickets")

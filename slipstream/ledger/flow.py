@@ -3,12 +3,12 @@
 from collections import Counter
 
 from slipstream.ledger.entries import TicketState
-from slipstream.ledger.rules import EnvironmentOf, admitted, asked_for, one_environment
+from slipstream.ledger.rules import EnvironmentOf, admitted, asked_for
 from slipstream.ledger.state import LedgerState
 from slipstream.telemetry.status import FlowStatus
 
 
-def flow(state: LedgerState, environment_of: EnvironmentOf = one_environment) -> FlowStatus:
+def flow(state: LedgerState, environment_of: EnvironmentOf) -> FlowStatus:
     """Of a pinned batch its own tickets count; in flight whichever are whole first."""
     policy = state.policy
     live = dict(state.entries.live())

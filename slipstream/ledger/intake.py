@@ -31,14 +31,14 @@ def arrival(state: LedgerState, rollout: Rollout, run_id: str) -> tuple[Arrival,
         content = rollout_to_bytes(rollout)
     except CodecError as error:
         raise RolloutRefused(str(error)) from error
-    _check_tokens(name, state, rollout.completion_ids, rollout.logprobs, rollout.versions)
+    oldest, newest = _check_tokens(name, state, rollout.completion_ids, rollout.logprobs, rollout.versions)
     outcome = rollout.outcome
     seen = Arrival(
         index=index,
         sample=sample,
         content=content_hash(content, rollout),
-        oldest=int(rollout.versions.min()),
-        newest=int(rollout.versions.max()),
+        oldest=oldest,
+        newest=newest,
         tokens=len(rollout.completion_ids),
         reward=outcome.reward,
         outcome=outcome.kind.value,
@@ -47,16 +47,13 @@ def arrival(state: LedgerState, rollout: Rollout, run_id: str) -> tuple[Arrival,
 
 
 def content_hash(content: bytes, rollout: Rollout) -> str:
-    """Of what the sample says (its arrays stand last in its bytes), then of every byte."""
-    arrays = 4 * len(rollout.prompt_ids) + 13 * len(rollout.completion_ids)
-    data = hashlib.blake2b(content[-arrays:], digest_size=DATA_DIGITS // 2)
+    """Of what the sample says (its arrays stand last in its bytes); then of that and all else, so that every byte is hashed once."""
+    head = len(content) - 4 * len(rollout.prompt_ids) - 13 * len(rollout.completion_ids)
+    data = hashlib.blake2b(memoryview(content)[head:], digest_size=16)
     data.update(f"{rollout.outcome.kind} {rollout.outcome.reward}".encode())
-    return data.hexdigest() + bytes_hash(content)
-
-
-def bytes_hash(content: bytes) -> str:
-    """Of every byte; the end of the `content_hash`."""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    whole = hashlib.blake2b(memoryview(content)[:head], digest_size=16)
+    whole.update(data.digest())
+    return data.hexdigest()[:DATA_DIGITS] + whole.hexdigest()
 
 
 def check_partial(state: LedgerState, partial: Partial) -> None:
@@ -78,13 +75,18 @@ def check_partial(state: LedgerState, partial: Partial) -> None:
             raise RolloutRefused(f"{name}: versions are {drawn}, and only {version} may draw it")
 
 
-def _check_tokens(name: str, state: LedgerState, ids: np.ndarray, logprobs: np.ndarray, versions: np.ndarray) -> None:
-    """Some tokens, with finite log-probs, of versions that there can be (the learner publishes one before it is committed)."""
+def _check_tokens(name: str, state: LedgerState, ids: np.ndarray, logprobs: np.ndarray, versions: np.ndarray) -> tuple[int, int]:
+    """Some tokens, with finite log-probs, of versions that there can be (the learner publishes one before it is committed).
+
+    The oldest and the newest version.
+    """
     if not len(ids):
         raise RolloutRefused(f"{name} has no tokens; a sample has at least one")
     finite = np.isfinite(logprobs)
     if not finite.all():
         at = int(finite.argmin())
         raise RolloutRefused(f"{name}: the log-prob of token {at} is {logprobs[at]}, and every one must be a finite number")
-    if versions.min() < 0 or versions.max() > state.version + 1:
-        raise RolloutRefused(f"{name}: versions are {versions.min()} to {versions.max()}, and there are 0 to {state.version + 1}")
+    oldest, newest = int(versions.min()), int(versions.max())
+    if oldest < 0 or newest > state.version + 1:
+        raise RolloutRefused(f"{name}: versions are {oldest} to {newest}, and there are 0 to {state.version + 1}")
+    return oldest, newest

@@ -19,16 +19,21 @@ from slipstream.core.ports import PromptStream
 from slipstream.core.records import Batch, Membership, Partial, Progress, Receipt, Rollout, Standing, Ticket
 from slipstream.ledger import moves, rules
 from slipstream.ledger.counters import counters
-from slipstream.ledger.entries import TicketIndex, TicketState
-from slipstream.ledger.events import Event, Forgotten, Opened, Requeued, Started, Submitted, Trained
+from slipstream.ledger.entries import TicketIndex
+from slipstream.ledger.events import Event, Forgotten, Opened, Requeued, Started, Trained
+from slipstream.ledger.flow import flow
 from slipstream.ledger.intake import arrival, check_partial
-from slipstream.ledger.journal import Journal
+from slipstream.ledger.journal import Contents, Journal
 from slipstream.ledger.leases import Leases
-from slipstream.ledger.partials import partial_from_bytes, partial_to_bytes
 from slipstream.ledger.reading import read_batch
-from slipstream.ledger.snapshots import SnapshotError, snapshot_from_text, snapshot_to_text
+from slipstream.ledger.recent import Recent
+from slipstream.ledger.replaying import replayed
+from slipstream.ledger.running import Running
+from slipstream.ledger.snapshots import snapshot_to_text
 from slipstream.ledger.state import LedgerState, Policy
+from slipstream.ledger.taken import Taken
 from slipstream.ledger.transition import apply
+from slipstream.telemetry.status import FlowStatus
 
 LEASE_S = 30.0
 STALLED_S = 1_200.0  # a worker with tickets that draws nothing for so long is as good as dead
@@ -54,13 +59,13 @@ class Ledger:
     ) -> None:
         """`run_id`: rollouts of other runs are refused ("": any is taken). `environment_of`: whose cap a ticket counts to (`Policy.caps`).
         `warn` is told of a snapshot that could not be used."""
-        self._path, self._journal = path, Journal(path)
+        self._journal = Journal(path)
         self._prompts, self._clock, self._run_id, self._environment_of = prompts, clock, run_id, environment_of
         self._snapshot_events, self._warn = snapshot_events, warn
         self._leases = Leases(lease_s, stalled_s)
         self._state = LedgerState(policy=policy)
         self._unsaved = 0  # events since the last snapshot
-        self._with_partials = set[TicketIndex]()
+        self._recent = Recent()
         self._draining = set[str]()
         self._incarnations: dict[str, str] = {}  # worker by incarnation
         self._batch: Batch | None = None
@@ -76,40 +81,20 @@ class Ledger:
 
     def _open(self) -> None:
         """Come to the journal's state and begin the next term; a new journal begins with the rules."""
-        first = next(self._journal.events(), None)
-        if first is None:
+        try:
+            found = replayed(self._journal, self._state, self._warn)
+        except TransitionError as error:
+            raise RunFailed(f"{self._journal.path} is damaged, or run.toml was changed since: {error}") from error
+        self._running = Running(self._journal)
+        if found is None:
             self._append([Opened(**asdict(self._state.policy))], self._state)
             return
-        try:
-            if not isinstance(first, Opened):
-                raise TransitionError("its first event is missing")
-            self._state = apply(first, self._state)
-            after, state = self._newest_snapshot() or (1, self._state)
-            for event in self._journal.events(after):
-                state = apply(event, state)
-                self._unsaved += 1
-            self._append([Started()], apply(Started(), state))
-        except TransitionError as error:
-            raise RunFailed(f"{self._path} is damaged, or run.toml was changed since: {error}") from error
-        self._with_partials = self._journal.tickets_with_partials()
+        state, self._unsaved = found
+        self._append([Started()], apply(Started(), state))
         for name, worker in self._state.workers.items():
             self._incarnations[worker.incarnation] = name
             if worker.here:
                 self._leases.begin(name, self._clock.now_s())
-
-    def _newest_snapshot(self) -> tuple[int, LedgerState] | None:
-        """The newest that is whole and of this journal, with the number of its last event; the journal can do without any."""
-        for seq, content in self._journal.snapshots():
-            try:
-                if seq > self._journal.length():
-                    raise SnapshotError("the journal ends before it")
-                state = snapshot_from_text(content)
-                if state.policy != self._state.policy:
-                    raise SnapshotError("it is of a run with other rules")
-                return seq, state
-            except SnapshotError as error:
-                self._warn(f"{self._path}: the snapshot after event {seq} is not used, and more of the journal is played: {error}")
-        return None
 
     @property
     def state(self) -> LedgerState:
@@ -124,6 +109,10 @@ class Ledger:
     def counters(self) -> dict[str, Any]:
         """What became of every ticket, sample and submission (`counters.counters`)."""
         return counters(self._state)
+
+    def flow(self) -> FlowStatus:
+        """Where the samples are at this moment (`flow.flow`)."""
+        return flow(self._state, self._environment_of)
 
     def wait_change(self, seen: int, timeout_s: float) -> bool:
         """Sleep until `sequence` is no longer `seen`, at most `timeout_s`; False when nothing changed."""
@@ -229,7 +218,7 @@ class Ledger:
                 0 if worker in self._draining else tickets,
                 loaded_version,
                 environment_of=self._environment_of,
-                partials_of=self._partials_of,
+                partials_of=lambda index: self._running.of(self._state, index),
                 holding=holding,
             )
             self._record(play)
@@ -238,18 +227,13 @@ class Ledger:
     def submit(self, rollouts: Sequence[Rollout]) -> list[Receipt]:
         with self._lock:
             seen = [arrival(self._state, rollout, self._run_id) for rollout in rollouts]
-            play = moves.Play(self._state)
+            play, taken = moves.Play(self._state), Taken()
             receipts: list[Receipt] = []
-            contents: dict[TicketIndex, list[tuple[int, int, bytes]]] = {}
-            for one, content in seen:
+            for rollout, (one, content) in zip(rollouts, seen, strict=True):
                 start = len(play.events)
                 receipts.append(moves.receive(play, one))
-                for event in play.events[start:]:
-                    if isinstance(event, Submitted):
-                        contents.setdefault(one.index, []).append((one.index, one.sample, content))
-                    elif isinstance(event, Requeued):
-                        contents.pop(one.index, None)
-            self._record(play, [row for rows in contents.values() for row in rows])
+                taken.note(play.events[start:], rollout, content)
+            self._record(play, taken)
             return receipts
 
     def save_progress(self, worker: str, epoch: int, partials: Sequence[Partial]) -> None:
@@ -261,31 +245,7 @@ class Ledger:
             self.check(worker, epoch)
             for partial in partials:
                 check_partial(self._state, partial)
-            kept = [partial for partial in partials if self._runs(worker, partial)]
-            if kept:
-                self._journal.save_partials([(one.ticket_index, one.sample, partial_to_bytes(one)) for one in kept])
-                self._with_partials.update(one.ticket_index for one in kept)
-
-    def _runs(self, worker: str, partial: Partial) -> bool:
-        """The worker's lease is on this sample, whose tokens are none too old for its ticket."""
-        entry = self._state.entries.get(partial.ticket_index)
-        if entry is None or entry.state is not TicketState.LEASED or entry.worker != worker:
-            return False
-        ended = partial.sample in entry.submitted or partial.sample in entry.dropped
-        return not ended and (self._state.policy.pinned or int(partial.versions.min()) >= entry.floor)
-
-    def _partials_of(self, index: TicketIndex) -> list[Partial]:
-        if index not in self._with_partials:
-            return []
-        left = set(self._left(index))
-        found = [partial_from_bytes(content) for content in self._journal.partials(index)]
-        return [one for one in found if one and one.ticket_index == index and one.sample in left]
-
-    def _left(self, index: TicketIndex) -> list[int]:
-        """Samples of a ticket still to draw."""
-        entry = self._state.entries[index]
-        samples = range(self._state.policy.group_size)
-        return [sample for sample in samples if sample not in entry.submitted and sample not in entry.dropped]
+            self._running.save(self._state, worker, partials)
 
     def _ticket(self, granted: moves.Granted) -> Ticket:
         index, pinned = granted.grant.index, self._state.policy.pinned
@@ -294,7 +254,7 @@ class Ledger:
             index=index,
             group_id=group_id(index),
             prompt=self._prompts.prompt(index),
-            samples=tuple(self._left(index)),
+            samples=tuple(self._state.left(index)),
             version_floor=self._state.entries[index].floor,
             version_pinned=granted.grant.version if pinned else None,
             partials=granted.partials,
@@ -309,9 +269,10 @@ class Ledger:
                 if not moves.fix(play):
                     return None
                 self._record(play)
-                self._drop_partials()
+                self._running.drop_done(self._state)
             if self._batch is None or self._batch.step != step:
-                self._batch = read_batch(self._journal, self._state, step)
+                self._batch = read_batch(self._journal, self._recent, self._state, step)
+                self._recent.forget(self._state.entries.of_step(step))
             return self._batch
 
     def commit(self, step: int) -> None:
@@ -340,8 +301,7 @@ class Ledger:
             if self._state.lineage != lineage:
                 for worker in self._state.workers:
                     self._leases.end(worker)
-                self._journal.drop_partials(self._with_partials)
-                self._with_partials.clear()
+                self._running.drop_all()
 
     def journal_length(self) -> int:
         """Events so far."""
@@ -359,7 +319,8 @@ class Ledger:
             entries = self._state.entries
             tickets = [index for old in entries.steps() if old < step for index in entries.of_step(old)]
             event = Forgotten(step=step)
-            self._append([event], apply(event, self._state), discarded=tickets)
+            self._append([event], apply(event, self._state), Contents(forgotten=(tickets, step)))
+            self._recent.forget(tickets)
 
     def wake(self) -> None:
         """Let everyone who waits look again, though nothing changed here (new weights, a stop)."""
@@ -377,34 +338,23 @@ class Ledger:
             self._journal.save_snapshot(snapshot_to_text(self._state))
             self._unsaved = 0
 
-    def _record(self, play: moves.Play, rollouts: Sequence[tuple[int, int, bytes]] = ()) -> None:
+    def _record(self, play: moves.Play, taken: Taken | None = None) -> None:
         """Write what was played, then move: nothing is visible that is not on disk, nothing on disk that is not legal."""
         if not play.events:
             return
+        state, taken = play.end(), taken or Taken()
         anew = [event.index for event in play.events if isinstance(event, Requeued)]
-        self._append(play.events, play.state, rollouts, anew)
+        self._append(play.events, state, taken.contents(anew, state.batched))
+        self._recent.forget(anew)
+        taken.keep_in(self._recent)
         self._sequence += 1
         self._changed.notify_all()
 
-    def _append(
-        self,
-        events: Sequence[Event],
-        state: LedgerState,
-        rollouts: Sequence[tuple[int, int, bytes]] = (),
-        discarded: Sequence[TicketIndex] = (),
-    ) -> None:
-        self._journal.append(self._clock.now_s(), events, rollouts, discarded)
+    def _append(self, events: Sequence[Event], state: LedgerState, contents: Contents | None = None) -> None:
+        self._journal.append(self._clock.now_s(), events, contents)
         self._state = state
-        self._with_partials.difference_update(discarded)
+        if contents is not None:
+            self._running.gone((*contents.anew, *contents.forgotten[0]))
         self._unsaved += len(events)
         if self._unsaved >= max(self._snapshot_events, 4 * len(state.entries)):  # so they cost a small part of the time
             self.save_snapshot()
-
-    def _drop_partials(self) -> None:
-        """Of tickets that nobody will work on any more."""
-        working = (TicketState.OPEN, TicketState.LEASED)
-        entries = self._state.entries
-        done = [index for index in self._with_partials if index not in entries or entries[index].state not in working]
-        if done:
-            self._journal.drop_partials(done)
-            self._with_partials.difference_update(done)

@@ -23,18 +23,24 @@ from slipstream.ledger.events import (
 from slipstream.ledger.state import STALE, ZERO_VARIANCE, LedgerState
 from slipstream.ledger.transition import apply
 
+EPOCHS_A_TERM = 1_000  # a join that a power cut undid had a lower epoch than any after it, so names can be given again
+
 
 class Play:
     """Events played one after the other from a state."""
 
     def __init__(self, state: LedgerState) -> None:
-        self.state = state
+        self.state = state  # a draft, from the first event on
         self.events: list[Event] = []
 
     def add(self, event: Event) -> None:
-        """Raises TransitionError when the event is not allowed."""
-        self.state = apply(event, self.state)
+        """Raises TransitionError when the event is not allowed; nothing can be played after that."""
+        self.state = apply(event, self.state if self.events else self.state.draft())
         self.events.append(event)
+
+    def end(self) -> LedgerState:
+        """The state after all events, for good."""
+        return self.state.sealed()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +57,7 @@ def join(play: Play, kind: str, incarnation: str, worker: str | None, capabiliti
         worker = f"{kind}-{play.state.kinds.get(kind, 0)}"
     before = play.state.workers.get(worker)
     give_back(play, worker, play.state.entries.held_by(worker) if before else (), "restarted")
-    epoch = before.epoch + 1 if before else 1
+    epoch = max(before.epoch if before else 0, (play.state.term - 1) * EPOCHS_A_TERM) + 1
     play.add(Joined(worker=worker, kind=kind, incarnation=incarnation, epoch=epoch, capabilities=capabilities))
     return worker
 

@@ -136,8 +136,8 @@ class Promises:
     def check_entries(self, state: LedgerState) -> None:
         """What the tickets keep up to date with each change is what counting them again gives."""
         kept, anew = state.entries, Entries.of(dict(state.entries))
-        for name in Entries.__slots__:
-            if name != "_chunks" and getattr(kept, name) != getattr(anew, name):
+        for name in Entries.TABLES:
+            if getattr(kept, name) != getattr(anew, name):
                 mine, theirs = ({key: held for key, held in getattr(one, name).items() if held} for one in (kept, anew))
                 if mine != theirs:
                     raise Broken(f"{name} of the tickets is {mine}, and should be {theirs}")

@@ -1,52 +1,33 @@
-"""A random run against the pure ledger: workers that come, go, freeze and lie, a slow network, a learner, crashes. Pure but for its seed.
+"""A random run against the pure ledger: workers that come, go, freeze and lie, a slow network, a learner, crashes, power cuts.
 
-After every message the promises are checked (`ledger.promises`). Played by the tests, and by `slipstream bench ledger --soak`.
+Pure but for its seed. Played by the tests, and by `slipstream bench ledger --soak`.
 """
 
 import random
-from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TypeVar
 
-import numpy as np
-
-from slipstream.core.records import Partial, Receipt
-from slipstream.ledger import moves, rules
+from slipstream.ledger import moves
 from slipstream.ledger.entries import TicketState
-from slipstream.ledger.events import Event, Forgotten, Requeued, Started, Trained, decode, encode
-from slipstream.ledger.promises import Broken, Key, Letter, Promises, WorkerModel, environment_of
+from slipstream.ledger.events import Started, decode, encode
+from slipstream.ledger.promises import Broken, WorkerModel
 from slipstream.ledger.snapshots import snapshot_from_text, snapshot_to_text
 from slipstream.ledger.state import LedgerState, Policy
+from slipstream.ledger.turns import Turns
 
-Option = TypeVar("Option")
 LONGEST = 20_000  # turns; a schedule takes about a hundred
 
 
-class Schedule:
+class Schedule(Turns):
     """One run from start to end in a random order that `seed` decides; `troubles` of the things that can happen to it do."""
 
     def __init__(self, seed: int, policy: Policy, *, workers: int, troubles: int) -> None:
-        self.random, self.seed, self.policy = random.Random(seed), seed, policy
-        self.state = LedgerState(policy=policy)
-        self.journal: list[Event] = []
-        self.transactions = [0]  # lengths of the journal between which a torn tail may cut
-        self.started = 0  # processes, to name them
-        self.workers = [self._new_worker() for _ in range(workers)]
-        self.mail: list[Letter] = []
-        self.delivered: list[Letter] = []
-        self.partials: dict[Key, tuple[int, int]] = {}  # beside the journal
+        super().__init__(seed, policy, workers=workers)
         self.troubles_left = troubles
-        self.weights: set[int] = {0}  # versions in the store
-        self.checkpoints = {0: 0}  # version -> length of the journal that was synced with it
-        self.published = False  # the present batch has run and its version is out, not yet committed
-        self.promises = Promises(seed, policy)
-        self.seen: Counter[str] = Counter()  # what happened in this schedule, for those who ask whether it happens at all
 
     def run(self) -> None:
         """To the last step; raises Broken, or what the ledger itself refuses."""
         troubles = (
             *(self._kill, self._freeze, self._leave, self._send_partials, self._lose_claim, self._deliver_again, self._lie),
-            *(self._restart_coordinator, self._tear, self._restart_learner, self._lose_power),
+            *(self._restart_coordinator, self._tear, self._restart_learner, self._lose_power, self._lose_coordinator),
         )
         for _ in range(LONGEST):
             if self.state.version == self.policy.steps:
@@ -61,185 +42,6 @@ class Schedule:
         else:
             raise Broken(f"deadlock: no end after {LONGEST} turns at version {self.state.version} with {self.state.balance()}")
         self.promises.check_end(self.state)
-
-    def _choice(self, options: Sequence[Option]) -> Option:
-        """One of them (random.choice does this in three times the time)."""
-        return options[int(self.random.random() * len(options))]
-
-    # What brings the run forward
-
-    def _next_steps(self) -> list[Callable[[], bool]]:
-        """All that may bring the run forward; each says whether it could be done. The first that can be is."""
-        steps: list[Callable[[], bool]] = [self._learn, *[self._deliver_one] * min(2, len(self.mail))]
-        for worker in self.workers:
-            steps += [lambda worker=worker: self._finish(worker)] * (worker.speed if worker.running else 0)
-            steps.append(lambda worker=worker: self._bury(worker) or self._join(worker) or self._claim(worker))
-        return steps
-
-    def _new_worker(self) -> WorkerModel:
-        self.started += 1
-        return WorkerModel(incarnation=f"process {self.started}", speed=self._choice((1, 2, 8)))
-
-    def _is_member(self, worker: WorkerModel) -> bool:
-        entry = self.state.workers.get(worker.name)
-        return entry is not None and entry.here and entry.epoch == worker.epoch
-
-    def _join(self, worker: WorkerModel) -> bool:
-        """It begins anew; what it ran for an older epoch it gives up now, or goes on with (a zombie's samples describe themselves)."""
-        if self._is_member(worker):
-            return False
-        play = moves.Play(self.state)
-        known = worker.name or None
-        worker.name = moves.join(play, "sampler", worker.incarnation, known, {"device": "cpu"})
-        self._happen(play)
-        if worker.lineage != self.state.lineage or self.random.random() < 0.5:
-            worker.running = {}
-        worker.epoch, worker.lineage = self.state.workers[worker.name].epoch, self.state.lineage
-        return True
-
-    def _version_to_load(self, worker: WorkerModel) -> int:
-        """As the dispatcher does: pinned samplers change weights only between samples, the others any time."""
-        newest = max(self.weights)
-        if not self.policy.pinned:
-            return newest
-        wanted = None if worker.running else rules.wanted_version(self.state, newest, environment_of)
-        if wanted is not None and wanted not in self.weights:
-            raise Broken(f"version {wanted} is wanted, but the store has {sorted(self.weights)} only")
-        return worker.loaded if wanted is None else wanted
-
-    def _claim(self, worker: WorkerModel, heard: bool = True) -> bool:
-        stays_behind = not self.policy.pinned and worker.loaded >= self.state.version and self.random.random() < 0.5
-        if not stays_behind:
-            worker.loaded = self._version_to_load(worker)
-        sending = {letter.arrival.index for letter in self.mail if letter.sender is worker}
-        play = moves.Play(self.state)
-        granted = moves.claim(
-            play,
-            worker.name,
-            self._choice((1, 2, 3, 4)),
-            worker.loaded,
-            environment_of=environment_of,
-            partials_of=self._partials_of,
-            holding={index for index, _ in worker.running} | sending,
-        )
-        if not play.events:
-            return False
-        self._happen(play)
-        self.promises.check_caps(self.state)
-        for one in granted if heard else ():
-            index = one.grant.index
-            entry, begun = self.state.entries[index], {partial.sample: int(partial.versions.min()) for partial in one.partials}
-            self.seen["continued"] += len(begun)
-            for sample in range(self.policy.group_size):
-                if sample not in entry.submitted and sample not in entry.dropped:
-                    worker.running[index, sample] = min(worker.loaded, begun.get(sample, worker.loaded))
-        return True
-
-    def _partials_of(self, index: int) -> list[Partial]:
-        found = [(sample, versions) for (ticket, sample), versions in self.partials.items() if ticket == index]
-        return [
-            Partial(
-                ticket_index=index,
-                sample=sample,
-                completion_ids=np.zeros(2, np.int32),
-                logprobs=np.zeros(2, np.float32),
-                versions=np.array(versions, np.int32),
-            )
-            for sample, versions in found
-            if (index, sample) not in self.promises.inside
-        ]
-
-    def _finish(self, worker: WorkerModel) -> bool:
-        """One of its samples ends: judged, or now and then without a verdict. New weights may have come in under way."""
-        if not worker.running:
-            return False
-        if not self.policy.pinned and self._is_member(worker) and self.random.random() < 0.5:
-            worker.loaded = max(self.weights)
-        key = self._choice(list(worker.running))
-        first = worker.running.pop(key)
-        oldest = self._choice(range(min(first, worker.loaded), worker.loaded + 1))  # the first token may come long after the claim
-        self._send(worker, key, oldest, worker.loaded)
-        if self.random.random() < 0.7:
-            self._deliver(self.mail[-1])
-        return True
-
-    def _send(self, worker: WorkerModel, key: Key, oldest: int, newest: int) -> None:
-        reward = self.promises.verdict(*key)
-        data = f"{key} by {oldest}" if self.policy.pinned else f"{key} by {oldest} at {worker.name}"
-        arrival = rules.Arrival(
-            index=key[0],
-            sample=key[1],
-            content=f"{data:<16.16}{worker.name}/{worker.epoch}/{newest}",
-            oldest=oldest,
-            newest=newest,
-            tokens=1 + key[1],
-            reward=reward,
-            outcome="timeout",
-        )
-        self.promises.versions[key, arrival.content] = (oldest, newest)
-        self.mail.append(Letter(arrival=arrival, sender=worker, epoch=worker.epoch, lineage=worker.lineage))
-
-    def _deliver_one(self) -> bool:
-        self._deliver(self._choice(self.mail))
-        return True
-
-    def _deliver(self, letter: Letter) -> None:
-        play = moves.Play(self.state)
-        if not self._refused(letter):
-            said = moves.receive(play, letter.arrival)
-            self.promises.check_receipt(self.state, letter, said)
-            self._happen(play)
-            if said is Receipt.ACCEPTED:
-                self.promises.check_kept(self.state, letter.arrival.index)
-        if letter in self.mail:
-            self.mail.remove(letter)
-        self.delivered.append(letter)
-
-    def _refused(self, letter: Letter) -> bool:
-        """As `intake.arrival` does."""
-        refused = letter.lineage != self.state.lineage or not self.state.knows(letter.arrival.index)
-        refused |= letter.arrival.newest > self.state.version + 1
-        self.seen["refused"] += refused
-        return refused
-
-    def _learn(self) -> bool:
-        """The learner's next move: fix the batch, or train on it and publish, or commit."""
-        step, play = self.state.version, moves.Play(self.state)
-        if step == self.state.batched:
-            if not moves.fix(play):
-                return False
-            self._happen(play)
-            self.promises.check_batch(self.state, step)
-        elif not self.published:
-            self.promises.check_training(self.state, step)
-            self.weights.add(step + 1)
-            self.weights -= set(sorted(self.weights)[: -(self.policy.eta + 2)])
-            self.published = True
-        else:
-            play.add(Trained(step=step))
-            self._happen(play)
-            self.published = False
-            if self.random.random() < 0.25:
-                self._checkpoint()
-        return True
-
-    # Troubles
-
-    def _bury(self, worker: WorkerModel) -> bool:
-        """A dead one's lease ends at last; another process takes its place."""
-        if not worker.alive:
-            self._expire(worker)
-            self.workers[self.workers.index(worker)] = self._new_worker()
-        return not worker.alive
-
-    def _expire(self, worker: WorkerModel) -> None:
-        if self._is_member(worker):
-            self._depart(worker, "expired")
-
-    def _depart(self, worker: WorkerModel, reason: str) -> None:
-        play = moves.Play(self.state)
-        moves.depart(play, worker.name, reason)
-        self._happen(play)
 
     def _kill(self) -> None:
         """Dead, with what it runs; some of its letters are still on their way."""
@@ -295,14 +97,6 @@ class Schedule:
             self._send(worker, key, abs(version), abs(version))
             self._deliver(self.mail[-1])
 
-    def _checkpoint(self) -> None:
-        """The two newest are kept, and batches before the older of them are forgotten."""
-        self.checkpoints[self.state.version] = len(self.journal)
-        self.checkpoints = {version: self.checkpoints[version] for version in sorted(self.checkpoints)[-2:]}
-        play = moves.Play(self.state)
-        play.add(Forgotten(step=min(self.checkpoints)))
-        self._happen(play)
-
     def _restart_coordinator(self) -> None:
         """It dies between two messages; everybody else goes on. It comes back from its journal, or from a snapshot."""
         played = LedgerState(policy=self.policy)
@@ -333,8 +127,31 @@ class Schedule:
 
     def _lose_power(self) -> None:
         """All processes die, and what came after the last sync may be lost, in whole transactions from the end."""
-        version, synced = max(self.checkpoints), max(self.checkpoints.values())
-        kept = self._choice([length for length in self.transactions if length >= synced] or [synced])
+        self._cut_power()
+        self.mail, self.delivered, self.partials = [], [], {}
+        self.workers = [self._new_worker() for _ in self.workers]
+        self._begin_term()
+        self._go_on_from(max(self.checkpoints))
+
+    def _lose_coordinator(self) -> None:
+        """Only the coordinator's machine loses its power: workers, letters and the learner with its batch go on."""
+        before, version = dict(self.promises.batches), self.state.version
+        self._cut_power()
+        self.partials = {key: versions for key, versions in self.partials.items() if self.state.knows(key[0])}
+        if self.promises.batches != before or self.state.version != version:
+            raise Broken(f"a power cut undid a batch: {before} at version {version}, now {self.promises.batches} at {self.state.version}")
+        self.seen["power cuts"] += 1
+        self._begin_term()
+
+    def _begin_term(self) -> None:
+        """Whoever has gone without the journal's knowing lets its lease end."""
+        self._happen_one(Started())
+        for name, entry in self.state.workers.items():
+            if entry.here and not any((one.name, one.epoch) == (name, entry.epoch) for one in self.workers):
+                self._depart(WorkerModel(incarnation="", name=name), "expired")
+
+    def _cut_power(self) -> None:
+        kept = self._choice([length for length in self.transactions if length >= self.synced] or [self.synced])
         self.journal = self.journal[:kept]
         self.transactions = [length for length in self.transactions if length <= kept]
         self.state = LedgerState(policy=self.policy)
@@ -342,16 +159,9 @@ class Schedule:
         for event in self.journal:
             self.state = moves.apply(event, self.state)
             self.promises.note(event, again=True)
-        self.mail, self.delivered, self.partials = [], [], {}
-        self.workers = [self._new_worker() for _ in self.workers]
-        self._happen_one(Started())
-        for name, entry in self.state.workers.items():
-            if entry.here:
-                self._depart(WorkerModel(incarnation="", name=name), "expired")
-        self._go_on_from(version)
 
     def _go_on_from(self, version: int) -> None:
-        self.checkpoints = {old: length for old, length in self.checkpoints.items() if old <= version}
+        self.checkpoints = {old for old in self.checkpoints if old <= version}
         before, play = self.state.lineage, moves.Play(self.state)
         moves.restart(play, version)
         self._happen(play)
@@ -363,23 +173,6 @@ class Schedule:
         for worker in self.workers:
             if self._is_member(worker):
                 raise Broken(f"{worker.name} is still taken for a member of lineage {self.state.lineage}")
-
-    # The coordinator
-
-    def _happen_one(self, event: Event) -> None:
-        play = moves.Play(self.state)
-        play.add(event)
-        self._happen(play)
-
-    def _happen(self, play: moves.Play) -> None:
-        self.journal += play.events
-        self.transactions.append(len(self.journal))
-        self.state = play.state
-        for event in play.events:
-            self.promises.note(event)
-            if isinstance(event, Requeued):
-                self.partials = {key: versions for key, versions in self.partials.items() if key[0] != event.index}
-        self.promises.check_sums(self.state)
 
 
 def random_policy(seed: int, *, pinned: bool) -> Policy:

@@ -8,7 +8,9 @@ are all in is GROUPED. A group can be DROPPED whole, for a further prompt: witho
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from slipstream.ledger.changed import changed, overwritten
 from slipstream.ledger.entries import Entries, TicketEntry, TicketIndex, TicketState
 
 ZERO_VARIANCE = "zero_variance"  # reasons why groups are dropped
@@ -62,7 +64,7 @@ class WorkerEntry:
 
     kind: str
     incarnation: str  # names its process; the same again is the same worker
-    epoch: int  # joins so far
+    epoch: int  # of its last join
     here: bool  # False: it left, or its lease ended
     capabilities: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -94,6 +96,19 @@ class LedgerState:
     term: int = 1  # starts of the coordinator
     lineage: int = 0  # restarts from a checkpoint older than the last version
 
+    def draft(self) -> "LedgerState":
+        """A copy that `after` changes in place until it is sealed: for many events in a row. Nobody else may hold it."""
+        return changed(self, entries=self.entries.draft())
+
+    def sealed(self) -> "LedgerState":
+        """This very state, which does not change any more."""
+        self.entries.seal()
+        return self
+
+    def after(self, **fields: Any) -> "LedgerState":
+        """A copy with these fields; of a draft itself."""
+        return overwritten(self, **fields) if self.entries.is_draft else changed(self, **fields)
+
     @property
     def issued(self) -> int:
         """Tickets ever claimed."""
@@ -114,6 +129,11 @@ class LedgerState:
         if self.policy.is_further(index):
             return index in self.entries or 0 <= self.policy.step_of(index) < min(self.version, self.policy.steps)
         return 0 <= index < self.next_index and index not in self.passed
+
+    def left(self, index: TicketIndex) -> list[int]:
+        """Samples of a claimed ticket still to draw."""
+        entry = self.entries[index]
+        return [sample for sample in range(self.policy.group_size) if sample not in entry.submitted and sample not in entry.dropped]
 
     def open_indices(self) -> list[TicketIndex]:
         """Returned tickets, oldest first."""

@@ -47,7 +47,10 @@ _ACCEPTED = Receipt.ACCEPTED.value
 
 @singledispatch
 def apply(event: Event, state: LedgerState) -> LedgerState:
-    """The state after the event. Raises TransitionError when the event is not allowed in this state."""
+    """The state after the event; a draft is changed itself, and of no use after an error.
+
+    Raises TransitionError when the event is not allowed in this state.
+    """
     raise TransitionError(f"unknown ledger event {event!r}")
 
 
@@ -61,17 +64,17 @@ def _(event: Opened, state: LedgerState) -> LedgerState:
 
 @apply.register
 def _(event: Started, state: LedgerState) -> LedgerState:
-    return changed(state, term=state.term + 1)
+    return state.after(term=state.term + 1)
 
 
 @apply.register
 def _(event: Joined, state: LedgerState) -> LedgerState:
     before = state.workers.get(event.worker)
-    if event.epoch != (before.epoch if before else 0) + 1 or (before and before.incarnation != event.incarnation):
+    if event.epoch <= (before.epoch if before else 0) or (before and before.incarnation != event.incarnation):
         raise TransitionError(f"worker {event.worker} cannot join with epoch {event.epoch} as {event.incarnation}: it is known as {before}")
     entry = WorkerEntry(kind=event.kind, incarnation=event.incarnation, epoch=event.epoch, here=True, capabilities=dict(event.capabilities))
     kinds = state.kinds if before else _more(state.kinds, event.kind, 1)
-    return changed(state, workers={**state.workers, event.worker: entry}, kinds=kinds)
+    return state.after(workers={**state.workers, event.worker: entry}, kinds=kinds)
 
 
 @apply.register
@@ -79,7 +82,7 @@ def _(event: Left, state: LedgerState) -> LedgerState:
     before = state.workers.get(event.worker)
     if before is None or not before.here or before.epoch != event.epoch:
         raise TransitionError(f"worker {event.worker} cannot leave with epoch {event.epoch}: it is known as {before}")
-    return changed(state, workers={**state.workers, event.worker: changed(before, here=False)})
+    return state.after(workers={**state.workers, event.worker: changed(before, here=False)})
 
 
 @apply.register
@@ -90,14 +93,14 @@ def _(event: Returned, state: LedgerState) -> LedgerState:
         if entry.worker != event.worker:
             raise TransitionError(f"ticket {index} cannot come back from {event.worker}: it is leased to {entry.worker}")
         after[index] = changed(entry, state=TicketState.OPEN)
-    return changed(state, entries=state.entries.updated(after), returned=_more(state.returned, event.reason, len(after)))
+    return state.after(entries=state.entries.updated(after), returned=_more(state.returned, event.reason, len(after)))
 
 
 @apply.register
 def _(event: Claimed, state: LedgerState) -> LedgerState:
     if not state.knows(event.index):
         entry = TicketEntry(state=TicketState.LEASED, floor=event.floor, worker=event.worker)
-        return changed(state, entries=state.entries.updated({event.index: entry}), **_issue(event, state))
+        return state.after(entries=state.entries.updated({event.index: entry}), **_issue(event, state))
     entry = _entry(event, state, event.index)
     floor = event.floor if entry.oldest is None else min(event.floor, entry.oldest)
     return _with(state, event.index, changed(entry, state=TicketState.LEASED, floor=floor, worker=event.worker))
@@ -136,14 +139,14 @@ def _(event: SampleDropped, state: LedgerState) -> LedgerState:
     entry = _entry(event, state, event.index)
     _check_new(event, state, entry)
     after = _end_sample(state, event.index, entry, dropped=entry.dropped | {event.sample})
-    return changed(after, samples_dropped=_more(state.samples_dropped, event.reason, 1))
+    return after.after(samples_dropped=_more(state.samples_dropped, event.reason, 1))
 
 
 @apply.register
 def _(event: TurnedAway, state: LedgerState) -> LedgerState:
     if not state.knows(event.index):
         raise TransitionError(f"sample {event.index}/{event.sample} came in for a ticket that nobody has claimed")
-    return changed(state, receipts=_more(state.receipts, event.receipt, 1))
+    return state.after(receipts=_more(state.receipts, event.receipt, 1))
 
 
 @apply.register
@@ -159,8 +162,7 @@ def _(event: GroupDropped, state: LedgerState) -> LedgerState:
     elif has_signal(entry) or entry.state is not TicketState.GROUPED:
         raise TransitionError(f"ticket {event.index} cannot be left out: its rewards differ")
     entry = changed(entry, state=TicketState.DROPPED, step=event.step, reason=event.reason)
-    return changed(
-        _with(state, event.index, entry),
+    return _with(state, event.index, entry).after(
         dropped=state.dropped + 1,
         samples_dropped=_more(state.samples_dropped, event.reason, samples),
     )
@@ -172,8 +174,7 @@ def _(event: Requeued, state: LedgerState) -> LedgerState:
     entry = _entry(event, state, event.index)
     _check_old(event, state, entry, "requeue")
     anew = TicketEntry(state=TicketState.OPEN, floor=max(entry.floor, state.batched - state.policy.eta), worker=entry.worker)
-    return changed(
-        _with(_let_go(state, entry), event.index, anew),
+    return _with(_let_go(state, entry), event.index, anew).after(
         requeued=state.requeued + 1,
         redrawn=state.redrawn + len(entry.submitted) + len(entry.dropped),
         samples_dropped=_more(state.samples_dropped, STALE, len(entry.submitted)),
@@ -194,8 +195,7 @@ def _(event: Batched, state: LedgerState) -> LedgerState:
         if entry.oldest is not None and event.step - entry.oldest > state.policy.eta:
             raise TransitionError(f"ticket {index} would be trained at age {event.step - entry.oldest}, above {state.policy.eta}")
         after[index] = changed(entry, state=TicketState.BATCHED, step=event.step)
-    return changed(
-        state,
+    return state.after(
         entries=state.entries.updated(after),
         batched=event.step + 1,
         batched_samples=state.batched_samples + sum(len(entry.submitted) for entry in after.values()),
@@ -208,16 +208,16 @@ def _(event: Trained, state: LedgerState) -> LedgerState:
     if event.step != state.version or event.step >= state.batched:
         raise TransitionError(f"batch {event.step} cannot be trained: version {state.version}, {state.batched} batches fixed")
     after = {index: changed(_entry(event, state, index), state=TicketState.TRAINED) for index in state.members(event.step)}
-    return changed(state, entries=state.entries.updated(after), version=event.step + 1)
+    return state.after(entries=state.entries.updated(after), version=event.step + 1)
 
 
 @apply.register
 def _(event: Forgotten, state: LedgerState) -> LedgerState:
     if event.step > state.version:
         raise TransitionError(f"batches before {event.step} cannot be forgotten: only {state.version} are trained")
+    trained = state.entries.count(TicketState.TRAINED)
     kept = state.entries.without_steps([step for step in state.entries.steps() if step < event.step])
-    trained = state.entries.count(TicketState.TRAINED) - kept.count(TicketState.TRAINED)
-    return changed(state, entries=kept, forgotten=state.forgotten + trained)
+    return state.after(entries=kept, forgotten=state.forgotten + trained - kept.count(TicketState.TRAINED))
 
 
 @apply.register
@@ -234,8 +234,7 @@ def _(event: Restarted, state: LedgerState) -> LedgerState:
         elif entry.state is TicketState.TRAINED and entry.step is not None and entry.step >= event.version:
             after[index] = changed(entry, state=TicketState.BATCHED)
     back = sum(entry.state is TicketState.OPEN for entry in after.values())
-    return changed(
-        state,
+    return state.after(
         entries=state.entries.updated(after),
         workers=workers,
         returned=_more(state.returned, "restarted", back),
@@ -273,11 +272,11 @@ def _more(counts: Mapping[str, int], name: str, by: int) -> Mapping[str, int]:
 
 def _let_go(state: LedgerState, entry: TicketEntry) -> LedgerState:
     """What is in of a group grown too old, counted: long samples are the ones it happens to."""
-    return changed(state, stale_samples=state.stale_samples + len(entry.submitted), stale_tokens=state.stale_tokens + entry.tokens)
+    return state.after(stale_samples=state.stale_samples + len(entry.submitted), stale_tokens=state.stale_tokens + entry.tokens)
 
 
 def _with(state: LedgerState, index: int, entry: TicketEntry) -> LedgerState:
-    return changed(state, entries=state.entries.updated({index: entry}))
+    return state.after(entries=state.entries.updated({index: entry}))
 
 
 def _end_sample(state: LedgerState, index: int, entry: TicketEntry, **fields: Any) -> LedgerState:
@@ -285,4 +284,4 @@ def _end_sample(state: LedgerState, index: int, entry: TicketEntry, **fields: An
     done = len(entry.submitted) + len(entry.dropped) + 1 == state.policy.group_size
     after = changed(entry, state=TicketState.GROUPED if done else entry.state, **fields)
     receipts = {**state.receipts, _ACCEPTED: state.receipts.get(_ACCEPTED, 0) + 1}
-    return changed(state, entries=state.entries.updated({index: after}), receipts=receipts)
+    return state.after(entries=state.entries.updated({index: after}), receipts=receipts)

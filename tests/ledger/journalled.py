@@ -44,6 +44,7 @@ class JournalledSchedule:
         self.workers = [self._new() for _ in range(self.random.randint(1, 3))]
         self.batches: dict[int, bytes] = {}
         self.seen: dict[tuple[int, int], int] = {}  # batch of each sample ever trained
+        self.recorded: dict[int, int] = {}  # rollouts of each batch, useless ones included
         self.troubles = self.random.randint(0, 8)
         self.ledger = self._open(path)
 
@@ -136,7 +137,9 @@ class JournalledSchedule:
         batch = self.ledger.batch(step)
         if batch is None:
             return
-        content = b"".join(rollout_to_bytes(rollout) for rollout in (*batch.rollouts, *batch.dropped))
+        every = (*batch.rollouts, *batch.dropped, *batch.aside)
+        self.recorded[step] = len(every)
+        content = b"".join(map(rollout_to_bytes, every))
         if self.batches.setdefault(step, content) != content:
             raise Broken(f"batch {step} is another one than before")
         for rollout in batch.rollouts:
@@ -215,6 +218,9 @@ class JournalledSchedule:
         samples = counted["samples"]
         if samples["issued"] != samples["batched"] + samples["live"] + sum(samples["dropped"].values()) or samples["live"]:
             raise Broken(f"samples do not sum up: {counted}")
+        recorded = sum(self.recorded.values()) + len(self.ledger._journal.aside(self.policy.steps))
+        if recorded != counted["submissions"]["accepted"]:
+            raise Broken(f"{recorded} rollouts were recorded of those taken: {counted}")
         if samples["batched"] != len(self.seen) or sorted(self.batches) != list(range(self.policy.steps)):
             raise Broken(f"{len(self.seen)} samples of batches {sorted(self.batches)} were trained: {counted}")
 

@@ -21,6 +21,7 @@ from slipstream.core.records import Batch, Outcome, OutcomeKind, Ticket
 from slipstream.ledger.entries import TicketState
 from slipstream.ledger.journal import Journal
 from slipstream.ledger.ledger import Ledger
+from slipstream.ledger.recent import Recent
 from slipstream.ledger.state import Policy
 from tests.ledger.rollouts import JUDGED, TIMEOUT, NumberedPrompts, make_rollout
 
@@ -110,6 +111,25 @@ def test_a_batch_has_whole_groups_in_order_whoever_was_first(ledger: Ledger) -> 
     assert ledger.batch(0) is batch
 
 
+@pytest.mark.parametrize("most_bytes", [0, 900, 1 << 20])
+def test_a_batch_is_the_same_from_memory_and_from_the_journal(tmp_path: Path, most_bytes: int) -> None:
+    """A rollout here has some 400 bytes: nothing is remembered, two of four, all. A ticket half of which is older is read back whole."""
+    path = tmp_path / "journal.sqlite"
+    ledger = open_ledger(path)
+    tickets = ledger.claim("sampler-0", 2, 0)
+    ledger.submit([make_rollout(tickets[0], 1, [0])])
+    ledger.close()
+    again = open_ledger(path)
+    again._recent = Recent(most_bytes)
+    again.submit([make_rollout(tickets[0], 0, [0]), make_rollout(tickets[1], 1, [0]), make_rollout(tickets[1], 0, [0])])
+    batch = again.batch(0)
+    assert batch is not None
+    expected = [make_rollout(ticket, sample, [0]) for ticket in tickets for sample in (0, 1)]
+    assert [rollout_to_bytes(rollout) for rollout in batch.rollouts] == [rollout_to_bytes(rollout) for rollout in expected]
+    assert again._recent._bytes == 0  # what was served is let go of
+    again.close()
+
+
 def test_a_sample_without_a_verdict_is_counted_and_left_out(ledger: Ledger) -> None:
     tickets = ledger.claim("sampler-0", 2, 0)
     ledger.submit([make_rollout(tickets[0], 0, [0], TIMEOUT), make_rollout(tickets[0], 1, [0])])
@@ -117,6 +137,7 @@ def test_a_sample_without_a_verdict_is_counted_and_left_out(ledger: Ledger) -> N
     batch = ledger.batch(0)
     assert batch is not None
     assert [(rollout.ticket_index, rollout.sample_index) for rollout in batch.rollouts] == [(0, 1), (1, 0), (1, 1)]
+    assert [rollout_to_bytes(one) for one in batch.aside] == [rollout_to_bytes(make_rollout(tickets[0], 0, [0], TIMEOUT))]
     assert ledger.state.samples_dropped == {"timeout": 1}
 
 
@@ -431,6 +452,7 @@ def test_events_that_make_no_sense_are_a_clear_failure(tmp_path: Path, statement
     "statement",
     [
         "update rollout set content = cast(substr(content, 1, length(content) - 1) || x'07' as blob) where ticket = 1 and sample = 0",
+        "update rollout set content = cast(replace(cast(content as text), 'p1', 'p2') as blob) where ticket = 1 and sample = 0",
         "delete from rollout where ticket = 0 and sample = 1",
     ],
 )
@@ -503,11 +525,11 @@ import sys
 from pathlib import Path
 from slipstream.core.errors import RunFailed
 from slipstream.ledger.events import Submitted
-from slipstream.ledger.journal import Journal
+from slipstream.ledger.journal import Contents, Journal
 journal = Journal(Path(sys.argv[1]) / "journal.sqlite")
 try:
     for index in range(1_000):
-        journal.append(0.0, [Submitted(index=index, sample=0, content="c", oldest=0)], [(index, 0, bytes(3_000))])
+        journal.append(0.0, [Submitted(index=index, sample=0, content="c", oldest=0)], Contents(taken=[(index, 0, bytes(3_000))]))
 except RunFailed as error:
     print(error)
 """
@@ -535,6 +557,28 @@ def test_a_sync_reaches_the_disk_past_readers(tmp_path: Path, monkeypatch: pytes
     ledger.sync()
     assert synced == [f"{path}-wal"]
     reader.close()
+    ledger.close()
+
+
+def test_what_a_power_cut_may_not_undo_waits_for_the_disk(tmp_path: Path) -> None:
+    """SQLite syncs its log at the end of a transaction whose level is full, and with it all that was written before."""
+    open_ledger(tmp_path / "journal.sqlite").close()
+    ledger, said = open_ledger(tmp_path / "journal.sqlite"), list[str]()
+    database: sqlite3.Connection = ledger._journal._database
+    assert database.execute("pragma synchronous").fetchone() == (2,)  # full, as the term was begun with
+    database.set_trace_callback(said.append)
+    ledger.join("sampler", "one", {})
+    train_steps(ledger, 2)
+    ledger.restart(1)
+    level, kinds, levels = "full", set[str](), dict[str, set[str]]()
+    for statement in said:
+        level = statement.removeprefix("pragma synchronous = ") if statement.startswith("pragma synchronous") else level
+        kinds |= {statement.split("'")[1]} if statement.startswith("insert into event") else set()
+        if statement == "commit":
+            levels.setdefault(level, set()).update(kinds)
+            kinds = set()
+    assert levels["full"] == {"Batched", "Trained", "Restarted"}
+    assert levels["normal"] == {"Joined", "Claimed", "Submitted"}
     ledger.close()
 
 

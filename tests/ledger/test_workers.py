@@ -264,9 +264,16 @@ def test_a_slow_group_is_let_go_and_counted_with_its_length(bench: Bench, stalen
         batch = ledger.batch(2)
         assert batch is not None
         assert [len(rollout.completion_ids) for rollout in batch.rollouts] == [1, 1]
+        assert [rollout_to_bytes(one) for one in batch.aside] == [rollout_to_bytes(one) for one in (first, make_rollout(long, 1, [1]))]
     before = ledger.state
     bench.again()
     assert bench.ledger.state == replace(before, term=2)
+    again = bench.ledger.batch(2)  # from the journal
+    assert again is not None
+    for part in ("rollouts", "dropped", "aside"):
+        assert [rollout_to_bytes(one) for one in getattr(again, part)] == [rollout_to_bytes(one) for one in getattr(batch, part)]
+    bench.ledger.forget_before(3)
+    assert rows(bench.path, "aside") == 0
 
 
 def test_no_more_tickets_of_an_environment_are_leased_than_its_cap(bench: Bench) -> None:
