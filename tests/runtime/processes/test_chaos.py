@@ -1,23 +1,22 @@
-"""Seeded schedules of kills and freezes over a longer run: the slow sister of `test_faults`."""
+"""Seeded schedules of all faults over a longer run, and what a person does to one: the slow sister of `test_faults` and `test_wire`."""
 
-import random
 import signal
-import sqlite3
 import time
-from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from slipstream.core.clock import ManualClock
-from slipstream.ledger.ledger import Ledger
-from slipstream.ledger.state import Policy
-from tests.ledger.rollouts import NumberedPrompts
+from slipstream.config.load import load_config
+from slipstream.runtime.chaos.faults import FaultKind, schedule
+from slipstream.runtime.chaos.promises import broken_promises
+from slipstream.runtime.chaos.running import Disturbed, disturbed_run
+from slipstream.runtime.chaos.small_disk import NoSmallDisk, SmallDisk, small_disk
+from slipstream.runtime.replay import Replay
+from slipstream.telemetry.run_directory import RunDirectory
 from tests.runtime.processes.supervised import LEASE_S, Supervised
 from tests.runtime.processes.test_faults import assert_same_end
-from tests.runtime.runs import MODES, TINY, finish, rows, run, sets, start, tiny
+from tests.runtime.runs import MODES, TINY, environment, finish, run, sets, start, tiny
 
 STEPS = 60
 LONGER = (
@@ -26,7 +25,7 @@ LONGER = (
     "evaluation.every_steps=30",
 )
 ROLES = ("coordinator", "learner", "sampler-0", "sampler-1")
-FAULTS = 5
+FAULTS = 10
 
 pytestmark = pytest.mark.slow
 
@@ -45,63 +44,49 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     return directory
 
 
-def disturb(one: Supervised, seed: int) -> None:
-    """Kill or freeze somebody at each of a few steps. A learner goes back to its checkpoint, so that the same steps come again."""
-    rng = random.Random(seed)
-    for _ in range(FAULTS):
-        one.wait_steps(rng.randrange(1, STEPS // 2))
-        role, freezes = rng.choice(ROLES), rng.random() < 0.4
-        if not freezes:
-            one.kill(role)
-        elif role == "coordinator":
-            one.send(role, signal.SIGSTOP)
-            time.sleep(LEASE_S + 1)  # the length of the fault
-            one.send(role, signal.SIGCONT)
-        else:
-            one.freeze(role)
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk | None]:
+    """None where none can be made; then no disk is filled."""
+    try:
+        with small_disk(tmp_path, 64 << 20) as made:
+            yield made
+    except NoSmallDisk:
+        yield None
+
+
+@pytest.fixture
+def disturbed(disk: SmallDisk | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Disturbed]:
+    """A run of a mode after which the promises hold; every fault found something to hurt, and was recovered from."""
+    monkeypatch.setenv("SLIPSTREAM_CACHE", environment(tmp_path / "run")["SLIPSTREAM_CACHE"])
+
+    def run_it(mode: str, seed: int) -> Disturbed:
+        config = load_config(str(TINY), [*MODES[mode], *LONGER])
+        kinds = [kind for kind in FaultKind if disk is not None or kind is not FaultKind.FULL_DISK]
+        planned = schedule(seed, FAULTS, steps=STEPS, samplers=2, lease_s=LEASE_S, kinds=kinds)
+        found = disturbed_run(config, tmp_path / "run", planned, samplers=2, lease_s=LEASE_S, seed=seed, disk=disk)
+        assert broken_promises(config, found.run_dir) == []
+        assert [one.fault for one in found.done] == planned
+        assert all(one.struck for one in found.done)
+        return found
+
+    return run_it
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("mode", ["sync", "lagged1"])
 def test_deterministic_modes_end_with_the_weights_of_an_undisturbed_run(
-    mode: str, seed: int, reference: Callable[[str], Path], supervised: Callable[..., Supervised], tmp_path: Path
+    mode: str, seed: int, reference: Callable[[str], Path], disturbed: Callable[[str, int], Disturbed]
 ) -> None:
-    one = supervised(tmp_path / "run", (*MODES[mode], *LONGER))
-    disturb(one, seed)
-    one.finish()
-    assert_same_end(tmp_path / "run", reference(mode), STEPS)
+    assert_same_end(disturbed(mode, seed).run_dir, reference(mode), STEPS)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_in_flight_the_invariants_hold_by_the_journal(seed: int, supervised: Callable[..., Supervised], tmp_path: Path) -> None:
-    one = supervised(tmp_path / "run", (*MODES["inflight2"], *LONGER))
-    disturb(one, seed)
-    one.finish()
-    assert [row["step"] for row in rows(tmp_path / "run" / "metrics.jsonl")] == list(range(1, STEPS + 1))
-    assert max(row["age_max"] for row in rows(tmp_path / "run" / "metrics.jsonl")) <= 2
-    with closing(sqlite3.connect(tmp_path / "run" / "journal.sqlite")) as journal:
-        batches = [body for (body,) in journal.execute("select body from event where kind = 'Batched' order by seq")]
-    assert len(batches) == STEPS  # fixed once, whoever asked again
-    policy = Policy(prompts_per_step=4, group_size=4, eta=2, pinned=False, steps=STEPS)
-    ledger = Ledger(tmp_path / "run" / "journal.sqlite", policy, NumberedPrompts(), ManualClock())  # plays it, checking every event
-    state, counters = ledger.state, ledger.counters()
-    ledger.close()
-    assert state.version == state.batched == STEPS
-    assert sum(state.balance().values()) == state.issued
-    samples = counters["samples"]
-    assert samples["issued"] == samples["batched"] + samples["live"] + sum(samples["dropped"].values())
-    assert samples["batched"] == STEPS * 16
-    trained = Counter(row for row in _trained(tmp_path / "run"))
-    assert len(trained) == STEPS * 16
-    assert set(trained.values()) == {1}
-
-
-def _trained(run_dir: Path) -> list[tuple[int, int]]:
-    import pyarrow.parquet as pq
-
-    columns = ["ticket_index", "sample_index", "fate"]
-    found = [row for path in sorted((run_dir / "rollouts").iterdir()) for row in pq.read_table(path, columns=columns).to_pylist()]
-    return [(row["ticket_index"], row["sample_index"]) for row in found if row["fate"] == "trained"]
+def test_in_flight_the_promises_hold_and_the_run_comes_out_again(seed: int, disturbed: Callable[[str, int], Disturbed]) -> None:
+    found = disturbed("inflight2", seed)
+    config = load_config(str(TINY), [*MODES["inflight2"], *LONGER])
+    repeated = list(Replay(RunDirectory.open(found.run_dir), config, None).run())
+    assert [one.step for one in repeated] == list(range(1, STEPS + 1))
+    assert any(one.weights for one in repeated)
 
 
 def test_ctrl_c_drains_and_the_run_goes_on_in_processes_or_embedded(

@@ -8,19 +8,23 @@ from pathlib import Path
 import pytest
 
 from slipstream.core.errors import RunFailed, UsageError
-from slipstream.runtime.processes import supervisor
+from slipstream.runtime.processes import child, supervisor
 from slipstream.runtime.processes.child import Child
 from slipstream.runtime.processes.supervisor import Role, Supervisor, free_port
 from slipstream.runtime.stop import StopFlag
 
-# answers /health for as long as `learner.done` is not there, then ends well; notes go to a file
+# answers /health for as long as `learner.done` is not there, then ends well; the run's version is the length of a file; notes go to another
 COORDINATOR = """
 import http.server, json, pathlib, sys, threading
 folder = pathlib.Path(sys.argv[2])
 class Handler(http.server.BaseHTTPRequestHandler):
     def answer(self, body):
         self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers(); self.wfile.write(body)
-    def do_GET(self): self.answer(json.dumps({"names": ["learner"]}).encode())
+    def do_GET(self):
+        steps = folder / "steps"
+        version = steps.stat().st_size if steps.exists() else 0
+        self.answer(json.dumps({"names": ["learner"], "version": version}).encode())
+        (folder / f"told-{version}").touch()
     def do_POST(self):
         with (folder / "notes").open("ab") as file:
             file.write(self.rfile.read(int(self.headers["Content-Length"])) + b"\\n")
@@ -82,6 +86,34 @@ def test_a_role_that_dies_again_and_again_ends_the_run_with_its_cause(tmp_path: 
         supervised(tmp_path, dies).run()
 
 
+def test_deaths_between_which_the_run_gets_on_are_not_in_a_row(tmp_path: Path) -> None:
+    steps = """
+import pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+with (folder / "steps").open("a") as file: file.write("x")
+version = (folder / "steps").stat().st_size
+while not (folder / f"told-{version}").exists(): time.sleep(0.01)
+if version == 9: (folder / "learner.done").touch()
+sys.exit(version < 9)
+"""
+    assert supervised(tmp_path, steps).run()
+    assert (tmp_path / "notes").read_text().count('"role_died"') == 8
+
+
+def test_an_end_on_a_full_disk_is_told_as_one_though_its_log_has_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "FULL_BYTES", 1 << 60)
+    for words, told in (
+        ("print('slipstream: no space left on device while writing x'); sys.exit(1)", "no space left on device while writing x"),
+        ("print('  File whatever'); sys.exit(1)", "no space left on device, not even for its log"),
+    ):
+        one = Child(program(f"import sys; {words}"), tmp_path / "log")
+        os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
+        ended = one.poll()
+        assert ended is not None
+        assert ended.disk_full
+        assert ended.cause == f"exit code 1: {told}"
+
+
 def test_a_wrong_call_is_not_tried_again(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such model"):
         supervised(tmp_path, "", coordinator="import sys; print('slipstream: no such model'); sys.exit(2)").run()
@@ -110,9 +142,9 @@ time.sleep(1000)
 
 
 def test_a_signal_to_a_role_that_has_just_ended_leaves_its_end_to_be_found(tmp_path: Path) -> None:
-    child = Child(program("print('bye')"), tmp_path / "log")
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # has ended, and nobody has asked yet
-    child.signal(signal.SIGTERM)
-    ended = child.poll()
+    one = Child(program("print('bye')"), tmp_path / "log")
+    os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)  # has ended, and nobody has asked yet
+    one.signal(signal.SIGTERM)
+    ended = one.poll()
     assert ended is not None
     assert (ended.code, ended.last_lines) == (0, ("bye",))
