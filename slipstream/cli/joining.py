@@ -14,6 +14,10 @@ NameOption = Annotated[
 HostOption = Annotated[
     str | None, typer.Option("--host", help="Address to serve weights to others at; default the one on the way to the coordinator.")
 ]
+AdvertiseOption = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Where others reach this role's weights, if not where it listens: behind a forwarded port."),
+]
 PortOption = Annotated[int, typer.Option("--port", help="Port to serve weights at; 0 takes any free one.")]
 CertOption = Annotated[Path | None, typer.Option("--tls-cert", help="Certificate to serve under (PEM); needs --tls-key.")]
 KeyOption = Annotated[Path | None, typer.Option("--tls-key", help="Its private key (PEM).")]

@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from slipstream.cli.joining import CaOption, CertOption, HostOption, JoinOption, KeyOption, NameOption, PortOption, TokenOption
+from slipstream.cli.joining import (
+    AdvertiseOption,
+    CaOption,
+    CertOption,
+    HostOption,
+    JoinOption,
+    KeyOption,
+    NameOption,
+    PortOption,
+    TokenOption,
+)
 
 
 def learner_command(
@@ -18,6 +28,7 @@ def learner_command(
     name: NameOption = None,
     host: HostOption = None,
     port: PortOption = 0,
+    advertise: AdvertiseOption = None,
     tls_ca: CaOption = None,
     tls_cert: CertOption = None,
     tls_key: KeyOption = None,
@@ -35,7 +46,7 @@ def learner_command(
 
     end_with_supervisor()
     address = Address(url=join, token=secret(token_file), ca_file=tls_ca)
-    settings = JoinSettings(address=address, name=name, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key)
+    settings = JoinSettings(address=address, name=name, host=host, port=port, advertise=advertise, tls_cert=tls_cert, tls_key=tls_key)
 
     from slipstream.runtime.processes.learner import learn
     from slipstream.telemetry.progress import make_progress

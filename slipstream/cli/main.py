@@ -13,6 +13,7 @@ from slipstream.cli.eval import eval_command
 from slipstream.cli.export import export_command
 from slipstream.cli.generate import generate_command
 from slipstream.cli.grade import grade_command
+from slipstream.cli.grader import grader_command
 from slipstream.cli.import_gguf import import_gguf_command
 from slipstream.cli.learner import learner_command
 from slipstream.cli.replay import replay_command
@@ -36,6 +37,7 @@ app.command("train")(train_command)
 app.command("coordinator")(coordinator_command)
 app.command("learner")(learner_command)
 app.command("sampler")(sampler_command)
+app.command("grader")(grader_command)
 app.command("generate")(generate_command)
 app.command("score")(score_command)
 app.command("eval")(eval_command)

@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from slipstream.cli.joining import CaOption, CertOption, HostOption, JoinOption, KeyOption, NameOption, PortOption, TokenOption
+from slipstream.cli.joining import (
+    AdvertiseOption,
+    CaOption,
+    CertOption,
+    HostOption,
+    JoinOption,
+    KeyOption,
+    NameOption,
+    PortOption,
+    TokenOption,
+)
 from slipstream.cli.precision import PrecisionOption
 
 
@@ -16,6 +26,10 @@ def sampler_command(
     name: NameOption = None,
     host: HostOption = None,
     port: PortOption = 0,
+    advertise: AdvertiseOption = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Serve figures for Prometheus here; 0 takes any free port; default: none.")
+    ] = None,
     tls_ca: CaOption = None,
     tls_cert: CertOption = None,
     tls_key: KeyOption = None,
@@ -31,13 +45,13 @@ def sampler_command(
 
     end_with_supervisor()
     address = Address(url=join, token=secret(token_file), ca_file=tls_ca)
-    settings = JoinSettings(address=address, name=name, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key)
+    settings = JoinSettings(address=address, name=name, host=host, port=port, advertise=advertise, tls_cert=tls_cert, tls_key=tls_key)
 
     from slipstream.runtime.processes.sampler import sample
 
     with installed(StopFlag(), "leaving; once more to stop at once") as stop:
         try:
-            sample(settings, precision.value if precision else None, stop)
+            sample(settings, precision.value if precision else None, stop, metrics_port)
         except Ending as ending:
             print(f"slipstream: {ending}", file=sys.stderr)
     if stop.is_set():

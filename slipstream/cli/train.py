@@ -38,6 +38,9 @@ def train_command(
         str, typer.Option(help="Where the roles run: embedded (threads of this process) or processes (of this machine).")
     ] = "embedded",
     samplers: Annotated[int, typer.Option(help="Sampler processes, with --on processes.", min=1)] = 1,
+    graders: Annotated[
+        int | None, typer.Option(help="Grader processes, with --on processes: they judge instead of the samplers (grading.on).", min=0)
+    ] = None,
     lease: Annotated[float, typer.Option(help="With --on processes: seconds after which a role that is not heard of is gone.")] = 30.0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on standard error.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on standard output.")] = False,
@@ -56,8 +59,11 @@ def train_command(
         raise UsageError(f"--set {set_[0]} needs the recipe too; or leave it out: a run keeps the configuration in its run.toml")
     if recipe is None and not resume:
         raise UsageError("no recipe given; try: slipstream train quickstart")
-    config = load_config(recipe, set_ or []) if recipe else None
-    jobs = {"embedded": _embedded, "processes": partial(_processes, samplers=samplers, lease_s=lease)}
+    if graders and on != "processes":
+        raise UsageError(f"--graders {graders} needs --on processes; a run in one process is its own grader")
+    by_graders = ["grading.on=graders"] if graders else []
+    config = load_config(recipe, [*by_graders, *(set_ or [])]) if recipe else None
+    jobs = {"embedded": _embedded, "processes": partial(_processes, samplers=samplers, graders=graders, lease_s=lease)}
     _run(config, run_dir or _new_directory(recipe or "run"), jobs[on], resume, quiet, as_json)
 
 
@@ -68,11 +74,11 @@ def _embedded(config: RunConfig, directory: RunDirectory, progress: Progress, st
 
 
 def _processes(
-    config: RunConfig, directory: RunDirectory, progress: Progress, stop: StopFlag, *, samplers: int, lease_s: float
+    config: RunConfig, directory: RunDirectory, progress: Progress, stop: StopFlag, *, samplers: int, graders: int | None, lease_s: float
 ) -> Finished:
     from slipstream.runtime.processes.train import train
 
-    return train(config, directory, progress, stop, samplers=samplers, lease_s=lease_s)
+    return train(config, directory, progress, stop, samplers=samplers, graders=graders, lease_s=lease_s)
 
 
 def _run(config: RunConfig | None, run_dir: Path, job: Job, resume: bool, quiet: bool, as_json: bool) -> None:

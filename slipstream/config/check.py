@@ -12,6 +12,7 @@ from slipstream.config.schema import (
     ScratchModel,
     Section,
     SumsTask,
+    VerifiersTask,
     WordsTask,
 )
 from slipstream.core.errors import Problem
@@ -33,6 +34,7 @@ def contradictions(config: RunConfig) -> list[Problem]:
         _model_and_task,
         _exactness,
         _rows_to_train_on,
+        _grading,
         _evaluation,
     )
     return [problem for part in parts for problem in part(config)]
@@ -69,6 +71,10 @@ def _batch(config: RunConfig) -> list[Problem]:
         problems.append(_problem("batch.minibatches", batch.minibatches, f"must divide batch.prompts_per_step = {batch.prompts_per_step}"))
     if config.objective.name in ("sft", "distill"):
         problems += _without_effect(batch, "batch", ("refill",), f"objective.name={config.objective.name} does not learn from rewards")
+    if not config.has_rollouts:
+        problems += _without_effect(batch, "batch", ("caps",), f"objective.name={config.objective.name} samples nothing")
+    if isinstance(config.task, RowsTask) and not batch.caps:
+        problems += _without_effect(config.task, "task", ("environment_field",), "batch.caps is empty")
     if config.sampling.max_new_tokens >= batch.row_tokens:
         fix = f"a packed row must hold a prompt and up to sampling.max_new_tokens = {config.sampling.max_new_tokens} tokens; raise it"
         problems.append(_problem("batch.row_tokens", batch.row_tokens, fix))
@@ -143,6 +149,20 @@ def _rows_to_train_on(config: RunConfig) -> list[Problem]:
     if isinstance(config.task, RowsTask) and not config.task.train and config.objective.name != "sft":
         return [_problem("task.train", config.task.train, "a file with rows to train on is needed")]
     return []
+
+
+def _grading(config: RunConfig) -> list[Problem]:
+    """Graders judge replies; whoever leads an episode of several turns has to be where it is drawn."""
+    if config.grading.on == "samplers":
+        return []
+    if not config.has_rollouts:
+        return _without_effect(config.grading, "grading", ("on",), f"objective.name={config.objective.name} samples nothing")
+    task = config.task
+    leads = ["task.tools"] if isinstance(task, WordsTask) and task.tools else []
+    leads += [f"task.{name}" for name in ("environment", "agent") if isinstance(task, RowsTask) and getattr(task, name)]
+    leads += ["task.kind=verifiers"] if isinstance(task, VerifiersTask) else []
+    fix = "leads episodes of several turns, which stay with the sampler; set grading.on=samplers"
+    return [_problem("grading.on", config.grading.on, f"{name} {fix}") for name in leads]
 
 
 def _evaluation(config: RunConfig) -> list[Problem]:

@@ -167,6 +167,8 @@ class RowsTask(WordsTask):
     """Field of the answer; empty: as the named task spells it (custom: answer or final_answer)."""
     id_field: str = ""
     """Field of the row's id; empty: id or the like. Rows without one are named by their line."""
+    environment_field: str = ""
+    """Field of the name under which batch.caps counts a row; empty: all rows count under the task's own."""
     shots: Annotated[int, Field(ge=0, le=32)] = 0
     """Worked examples shown before each question: the first training rows that have a solution, which are then not trained on."""
     grader: Literal["auto", "exact", "final_number", "math", "code", "countdown"] = "auto"
@@ -319,6 +321,9 @@ class BatchSection(Section):
     refill: Count = 0
     """Prompts that a step may ask for in place of groups whose rewards are all equal, which teach nothing and are dropped;
     what is left of them when these are used up fills the batch. 0: all groups are trained on."""
+    caps: dict[str, Positive] = {}
+    """By the name of an environment: so many of its groups may be drawn at once, over all samplers, for one that is slow or can bear
+    no more. Other environments' groups are drawn meanwhile. Names are those in task.environment_field, or else the task's alone."""
     minibatches: Positive = 1
     """Optimizer steps a learner step, each on its share of the groups."""
     row_tokens: Positive = 128
@@ -490,6 +495,25 @@ class MeshSection(Section):
     """Shares of a mixture's experts, and of a microbatch's rows elsewhere."""
 
 
+class GradingSection(Section):
+    """Who judges the replies of training; evaluations judge their own."""
+
+    on: Literal["samplers", "graders"] = "samplers"
+    """`samplers`: whoever draws a reply judges it, beside drawing, which is enough for most verifiers. `graders`: processes of their own
+    (`slipstream grader`), where verdicts need more of a machine than samplers leave, or another machine. A run in one process is its
+    own grader."""
+
+
+class TrustSection(Section):
+    """When a sampler of a run of several processes is put in quarantine, beside one whose weights are not those that were published."""
+
+    ratio_band: Annotated[float, Field(ge=0)] = 0.03
+    """Its mean importance ratio (the learner's probabilities over its own, at the same weights) may differ from 1 by so much, and by four
+    standard errors: log-probs that are not those of the tokens' draws are found by it. 0: no sampler is judged by its ratio."""
+    ratio_tokens: Positive = 1000
+    """Tokens over which the mean is taken, at least; a few rollouts are looked at every evaluation.every_steps."""
+
+
 class EvaluationSection(Section):
     """Held-out scores during the run, pinned to one version, by a worker and an engine of their own."""
 
@@ -526,7 +550,7 @@ class WatchdogSection(Section):
     """Seconds for every phase without a limit of its own. Twenty minutes are more than the compilation of a large step."""
     phases: dict[str, Seconds] = {"checkpoint": 300.0, "publish": 600.0, "evaluate": 7_200.0}
     """Seconds by phase: generate and load of samplers; step, pack, audit, reference, values, publish and checkpoint of the learner;
-    evaluate, which is one phase from its first to its last prompt."""
+    evaluate, which is one phase from its first to its last prompt; judge of graders, from one verdict to the next."""
 
 
 class RunConfig(Section):
@@ -556,6 +580,10 @@ class RunConfig(Section):
     """AdamW and its schedule."""
     mesh: MeshSection = MeshSection()
     """The learner's devices."""
+    grading: GradingSection = GradingSection()
+    """Who judges."""
+    trust: TrustSection = TrustSection()
+    """What is held against samplers."""
     evaluation: EvaluationSection = EvaluationSection()
     """Held-out scores."""
     checkpoint: CheckpointSection = CheckpointSection()

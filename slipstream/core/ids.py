@@ -13,6 +13,11 @@ def ticket_id(index: int) -> str:
     return f"t{index:08d}"
 
 
+def ticket_index(name: str) -> int:
+    """The index of the ticket of that id."""
+    return int(name.removeprefix("t"))
+
+
 def group_id(index: int) -> str:
     """The id of the group that ticket `index` samples (one group a ticket in the embedded runtime)."""
     return f"g{index:08d}"

@@ -105,7 +105,7 @@ class Membership:
     """A worker's right to take part, for `lease_s` after each renewal."""
 
     worker: str  # e.g. "sampler-3"; the same whenever the same incarnation joins
-    epoch: int  # +1 at each join; calls with an older one are refused
+    epoch: int  # rises at each join; calls with an older one are refused
     term: int  # starts of the coordinator
     lineage: int  # of the run; goes into every rollout
     lease_s: float
@@ -261,7 +261,9 @@ class Fate(StrEnum):
     """How a rollout ended; a column of rollouts/*.parquet."""
 
     TRAINED = "trained"
-    DROPPED = "dropped"
+    DROPPED = "dropped"  # with its group, which was left out
+    REQUEUED = "requeued"  # its group had grown too old, and was drawn anew
+    UNJUDGED = "unjudged"  # it ended without a verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +275,19 @@ class Batch:
     dropped: tuple[Rollout, ...] = ()  # of groups that were left out: first those without signal, then those grown too old
     refilled_groups: int = 0  # the groups without signal, each replaced by a further prompt's
     stale_samples: int = 0  # so many at the end of `dropped` are of groups grown too old
+    aside: tuple[Rollout, ...] = ()  # drawn while the batch filled and of no use to any: of groups drawn anew, or without a verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRatio:
+    """Importance ratios of one rollout's tokens, the learner's probability over the sampler's, at the one version that drew them."""
+
+    sampler: str
+    claimed_s: float  # run clock, as in the rollout
+    version: int
+    tokens: int
+    total: float  # sum of the ratios: over tokens really drawn with these probabilities its expectation is their number
+    squares: float  # sum of their squares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,14 @@ the number after the last `#` only: that working pays is for the learner to disc
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from slipstream.config.schema import ArithmeticTask
 from slipstream.core.records import Demonstration, Outcome, Prompt
 from slipstream.core.rng import generator
+from slipstream.envs.canaries import Canaries, after_mark
 from slipstream.envs.catalog.entry import PromptForm
 from slipstream.envs.number_pairs import Pair, held_out_pairs, is_held_out, judged, training_pair
 from slipstream.text.tokenizer import Tokenizer, character_tokenizer
@@ -49,6 +51,9 @@ class Arithmetic:
     def held_out(self, count: int) -> list[Prompt]:
         rng = generator(0, "held-out", self.config.operation, self.config.digits)
         return [self._prompt(a, b, "") for a, b in held_out_pairs(rng, self._draw, self._is_held_out, count)]
+
+    def canaries(self) -> Canaries:
+        return after_mark(partial(self.grade, self.prompt(0)), self.prompt(0).answer)
 
     def grade(self, prompt: Prompt, completion_text: str) -> Outcome:
         return judged(prompt, completion_text, _style)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from slipstream.core.records import Outcome
+from slipstream.envs.canaries import TEXT_GRADERS
 from slipstream.envs.catalog.entry import Item, Meaning
 from slipstream.envs.countdown import grade_countdown
 from slipstream.envs.graders import final_number, grade_exact, grade_final_number
@@ -34,13 +35,14 @@ def with_form(outcome: Outcome, weight: float) -> Outcome:
 
 def row_grader(name: str, answer_field: str = "answer") -> RowGrader:
     """The grader of that name. Those of verifiers start their processes with the first reply and end them with the program."""
-    if name == "exact":
-        return RowGrader(name=name, problem=_nothing, grade=lambda item, reply: grade_exact(item.meaning.answer, reply))
-    if name == "final_number":
-        return RowGrader(name=name, problem=lambda meaning: _no_number(meaning, answer_field), grade=_final_number)
-    if name == "countdown":
-        return RowGrader(name=name, problem=_no_numbers, grade=_countdown)
-    return _verified(name)
+    if name not in TEXT_GRADERS:
+        return _verified(name)
+    problem, grade = {
+        "exact": (_nothing, _exact),
+        "final_number": (lambda meaning: _no_number(meaning, answer_field), _final_number),
+        "countdown": (_no_numbers, _countdown),
+    }[name]
+    return RowGrader(name=name, problem=problem, grade=grade, failed_canaries=TEXT_GRADERS[name].failed)
 
 
 def scored(address: str, seconds: float, workers: int) -> RowGrader:
@@ -83,6 +85,10 @@ def _verified(name: str, workers: int = 2) -> RowGrader:
         grade=lambda item, reply: judge.grade({"id": item.id, **item.meaning.judged, "response": reply}),
         failed_canaries=judge.failed_canaries,
     )
+
+
+def _exact(item: Item, reply: str) -> Outcome:
+    return grade_exact(item.meaning.answer, reply)
 
 
 def _final_number(item: Item, reply: str) -> Outcome:

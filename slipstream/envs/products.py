@@ -7,12 +7,14 @@ computed is answered `?;`.
 
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from slipstream.config.schema import ProductsTask
 from slipstream.core.records import Demonstration, ModelTurn, Outcome, Prompt
 from slipstream.core.rng import generator
+from slipstream.envs.canaries import Canaries, after_mark
 from slipstream.envs.catalog.entry import PromptForm
 from slipstream.envs.environment import Limits, Observation, PlainTranscript
 from slipstream.envs.number_pairs import Pair, held_out_pairs, is_held_out, judged, training_pair
@@ -58,6 +60,9 @@ class Products:
     def held_out(self, count: int) -> list[Prompt]:
         rng = generator(0, "held-out", "products", self.config.digits)
         return [self._prompt(a, b, "") for a, b in held_out_pairs(rng, self._draw, self._is_held_out, count)]
+
+    def canaries(self) -> Canaries:
+        return after_mark(partial(self.grade, self.prompt(0)), self.prompt(0).answer)
 
     def grade(self, prompt: Prompt, completion_text: str) -> Outcome:
         """Of the last turn, or of a whole completion."""

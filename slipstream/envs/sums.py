@@ -4,10 +4,12 @@ Without the opened turn a small model almost never answers with the number alone
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from slipstream.config.schema import SumsTask
 from slipstream.core.records import Outcome, OutcomeKind, Prompt
 from slipstream.core.rng import key_words
+from slipstream.envs.canaries import Canaries
 from slipstream.envs.catalog.entry import Meaning, PromptForm
 from slipstream.envs.order import row_at
 from slipstream.text.chat import ChatTemplate
@@ -50,6 +52,11 @@ class Sums:
 
     def held_out(self, count: int) -> list[Prompt]:
         return list(self.reserved[:count])
+
+    def canaries(self) -> Canaries:
+        prompt = self.training[0]
+        wrong = (f"{prompt.answer}0", f"{prompt.answer} it is", f"={prompt.answer}", "none")
+        return Canaries(grade=partial(self.grade, prompt), right=f" {prompt.answer}\n", wrong=wrong)
 
     def grade(self, prompt: Prompt, completion_text: str) -> Outcome:
         said = completion_text.strip()

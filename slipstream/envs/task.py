@@ -1,8 +1,9 @@
 """What a task is: an ordered stream of prompts, held-out prompts, a verdict for any completion. Demonstrations are a port of their own."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from slipstream.core.records import Outcome, Prompt
+from slipstream.envs.canaries import Canaries
 from slipstream.text.tokenizer import Tokenizer
 
 
@@ -39,3 +40,10 @@ class Task(Protocol):
         ...
 
     def grade(self, prompt: Prompt, completion_text: str) -> Outcome: ...
+
+
+@runtime_checkable
+class SelfTested(Protocol):
+    """A task that knows how some answers have to be judged."""
+
+    def canaries(self) -> Canaries: ...

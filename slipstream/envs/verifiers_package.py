@@ -1,4 +1,4 @@
-"""Environments written for the package `verifiers` (0.1), as agents of ours: they ask an OpenAI client, which is pointed at the run.
+"""Environments written for the package `verifiers` (0.1 to 0.3), as agents of ours: they ask an OpenAI client, which is pointed at the run.
 
 The package is none of our dependencies; its environments bring it. Of an environment is used: its data sets of rows with `prompt`
 (messages), `answer` and the like, and `run_rollout`, which plays an episode with the environment's turns and scores it by its rubric.
@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from slipstream.config.schema import VerifiersTask
@@ -21,7 +22,7 @@ from slipstream.text.tokenizer import Tokenizer
 
 FIELD = "task.environment"
 LOADER = "load_environment"
-INSTALL = "pip install 'verifiers>=0.1.14,<0.2'"
+INSTALL = "pip install 'verifiers>=0.1.14,<0.4'"
 _NEEDED = ("get_dataset", "get_eval_dataset", "run_rollout")
 _INPUTS = ("prompt", "answer", "info", "example_id", "task")  # fields of a row that an environment is given
 
@@ -113,6 +114,9 @@ def verifiers_task(config: VerifiersTask, seed: int, tokenizer: Tokenizer, chat:
 
 def _load(config: VerifiersTask) -> Any:
     address = config.environment
+    if (found := _installed()) is not None and not found.startswith(("0.1.", "0.2.", "0.3.")):
+        told = f"verifiers {found} is installed; from 0.4 on it has no environments but tasksets and harnesses, which are not taken"
+        raise problem(address, FIELD, f"{told}; {INSTALL}")
     named = ":" in address.rpartition("/")[2]
     load = find_code(address if named else f"{address}:{LOADER}", FIELD, "function")
     try:
@@ -124,7 +128,7 @@ def _load(config: VerifiersTask) -> Any:
     except Exception as error:
         raise problem(address, FIELD, f"it fails while it is loaded: {type(error).__name__}: {error}") from error
     if missing := [name for name in _NEEDED if not callable(getattr(environment, name, None))]:
-        told = f"it makes a {type(environment).__name__} without {' and '.join(missing)}: environments of verifiers 0.1 are taken"
+        told = f"it makes a {type(environment).__name__} without {' and '.join(missing)}: environments of verifiers 0.1 to 0.3 are taken"
         raise problem(address, FIELD, f"{told}; {INSTALL}")
     try:
         import_module("verifiers.clients")
@@ -133,6 +137,14 @@ def _load(config: VerifiersTask) -> Any:
     if getattr(environment, "requires_group_rollouts", False):
         raise problem(address, FIELD, "its rewards compare the episodes of a group; only environments that score each by itself are taken")
     return environment
+
+
+def _installed() -> str | None:
+    """The package's version; None where it is not there, and an environment has to do without."""
+    try:
+        return version("verifiers")
+    except PackageNotFoundError:
+        return None
 
 
 def _split(environment: Any, config: VerifiersTask) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:

@@ -3,7 +3,7 @@
 `turn` never blocks: without a complete batch it returns None and its caller waits for the ledger to change.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from slipstream.core.errors import RunFailed
 from slipstream.core.ports import Corpus, Learner, Ledger, WeightStore
 from slipstream.core.records import Batch, Rollout, TrainingSequence
 from slipstream.loop.advantages import Advantage
+from slipstream.loop.audit import OnRatios, audit
 from slipstream.loop.gae import Gae, valued
 from slipstream.loop.phases import Phases
 from slipstream.loop.rewards import Shaping, shaped_rewards
@@ -23,13 +24,12 @@ from slipstream.loop.step_metrics import (
     batch_metrics,
     episode_metrics,
     interval_metrics,
+    kept_metrics,
     offpolicy_metrics,
     outcome_counts,
     refill_metrics,
 )
 from slipstream.telemetry.events import Events
-
-AUDITED_SEQUENCES = 8  # re-scored at the version that sampled them, each audited step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class SamplerCounters:
 
     tokens: Callable[[], int]  # completion tokens drawn so far, all samplers
     wait_s: Callable[[], float]  # seconds spent waiting so far, mean over samplers
-    unjudged: Callable[[], Mapping[str, int]] = dict  # samples so far that ended without a verdict, by kind of outcome
+    prefilled: Callable[[], tuple[int, int] | None] = lambda: None  # prompt tokens computed, and found in kept pages instead, so far
 
 
 class Learn:
@@ -77,10 +77,12 @@ class Learn:
         events: Events,
         clock: Clock,
         peak_flops: float | None = None,
+        on_ratios: OnRatios = lambda ratios: None,
     ) -> None:
-        """`peak_flops`: what the learner's devices reach in large matrix products, FLOP/s; without it there is no `mfu`."""
+        """`peak_flops`: what the learner's devices reach in large matrix products, FLOP/s; without it there is no `mfu`.
+        `on_ratios` is told what each audit finds of the samplers."""
         self._learner, self._ledger, self._store, self._lessons = learner, ledger, store, lessons
-        self._peak_flops = peak_flops
+        self._peak_flops, self._on_ratios = peak_flops, on_ratios
         self._audit_every, self._counters = audit_every, counters
         self._phases, self._events, self._clock = phases, events, clock
         self._mark = self._read_counters()
@@ -98,7 +100,12 @@ class Learn:
             self._events.emit("learner", "refilled", step=step + 1, **refill_metrics(batch))
         self._phases.enter("pack")
         sequences, advantages = self._taught(batch.rollouts)
-        mismatch = self._audit(step, batch.rollouts, sequences) if step % self._audit_every == 0 else {}
+        mismatch: dict[str, float] = {}
+        if step % self._audit_every == 0:
+            self._phases.enter("audit")
+            found = audit(self._learner, self._store, batch.rollouts, sequences)
+            mismatch = found.metrics
+            self._on_ratios(found.ratios)
         corpora = [from_demonstration(row, corpus.name) for corpus in self._lessons.corpora for row in corpus.rows(step)]
         self._phases.enter("step")
         learned = self._learner.step([*sequences, *corpora])
@@ -130,26 +137,6 @@ class Learn:
             sequences = [replace(one, reference_logprobs=near) for one, near in zip(sequences, reference, strict=True)]
         return sequences, advantages
 
-    def _audit(self, step: int, rollouts: Sequence[Rollout], sequences: Sequence[TrainingSequence]) -> dict[str, float]:
-        """Mismatch: sampler's against learner's log-probs at the same weights, on samples of one version still in the store."""
-        self._phases.enter("audit")
-        single = [index for index, rollout in enumerate(rollouts) if self._one_stored_version(rollout)][:AUDITED_SEQUENCES]
-        gaps: list[np.ndarray] = []
-        for version in sorted({rollouts[index].age_version for index in single}):
-            chosen = [sequences[index] for index in single if rollouts[index].age_version == version]
-            scored = self._learner.score(chosen, self._store.get(version))
-            gaps += [
-                np.abs(logprobs - sequence.behaviour_logprobs)[sequence.loss_mask]
-                for logprobs, sequence in zip(scored, chosen, strict=True)
-            ]
-        if not gaps:
-            return {}
-        every = np.concatenate(gaps)
-        return {"mismatch_abs_max": float(every.max()), "mismatch_abs_mean": float(every.mean()), "mismatch_tokens": float(len(every))}
-
-    def _one_stored_version(self, rollout: Rollout) -> bool:
-        return rollout.versions.min() == rollout.versions.max() and self._store.has(rollout.age_version)
-
     def _row(self, batch: Batch, learned: dict[str, float], mismatch: dict[str, float]) -> dict[str, Any]:
         now, before = self._read_counters(), self._mark
         self._mark = now
@@ -173,12 +160,12 @@ class Learn:
         )
 
     def _of_batch(self, batch: Batch, now: "_Counters", before: "_Counters") -> dict[str, Any]:
-        unjudged = {kind: count - before.unjudged.get(kind, 0) for kind, count in now.unjudged.items()}
         return {
             **batch_metrics(batch.step, batch.rollouts),
             **episode_metrics(batch.rollouts),
             **refill_metrics(batch),
-            "outcomes": outcome_counts(batch.rollouts, unjudged),
+            **(kept_metrics(now.prefilled, before.prefilled) if now.prefilled and before.prefilled else {}),
+            "outcomes": outcome_counts(batch),
         }
 
     def _read_counters(self) -> "_Counters":
@@ -188,7 +175,7 @@ class Learn:
             phases=self._phases.seconds(),
             wait_s=counters.wait_s(),
             tokens=counters.tokens(),
-            unjudged=counters.unjudged(),
+            prefilled=counters.prefilled(),
         )
 
 
@@ -198,4 +185,4 @@ class _Counters:
     phases: dict[str, float]
     wait_s: float
     tokens: int
-    unjudged: Mapping[str, int]
+    prefilled: tuple[int, int] | None

@@ -65,10 +65,20 @@ def episode_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     }
 
 
-def outcome_counts(rollouts: Sequence[Rollout], unjudged: Mapping[str, int]) -> dict[str, int]:
-    """How many samples ended with each kind of outcome: those of the batch, and those without a verdict since the step before."""
-    counts = Counter(rollout.outcome.kind.value for rollout in rollouts)
-    return {kind.value: counts[kind.value] + unjudged.get(kind.value, 0) for kind in OutcomeKind}
+def kept_metrics(now: tuple[int, int], before: tuple[int, int]) -> dict[str, float | None]:
+    """Prompt tokens that the sampler computed since the last step, and the share of all that it found in pages kept of earlier turns.
+
+    From the counters of both, then and now.
+    """
+    prefilled, reused = (new - old for new, old in zip(now, before, strict=True))
+    return {"prefilled_tokens": prefilled, "reused_token_share": reused / (prefilled + reused) if prefilled + reused else None}
+
+
+def outcome_counts(batch: Batch) -> dict[str, int]:
+    """How many samples ended with each kind of outcome: those of the batch, and those without a verdict since the batch before."""
+    unjudged = [rollout for rollout in batch.aside if rollout.outcome.reward is None]
+    counts = Counter(rollout.outcome.kind.value for rollout in (*batch.rollouts, *unjudged))
+    return {kind.value: counts[kind.value] for kind in OutcomeKind}
 
 
 def refill_metrics(batch: Batch) -> dict[str, float]:

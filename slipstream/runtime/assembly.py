@@ -12,6 +12,7 @@ from slipstream.core.records import EvaluationResult, WeightVersion
 from slipstream.engine.engine import Engine
 from slipstream.ledger.ledger import Ledger
 from slipstream.loop.advantages import ADVANTAGES
+from slipstream.loop.audit import OnRatios
 from slipstream.loop.collect import Collector
 from slipstream.loop.dispatch import Dispatch, SamplingRules
 from slipstream.loop.evaluate import evaluate
@@ -23,7 +24,7 @@ from slipstream.models.weight import Precision
 from slipstream.runtime.embedded import Roles
 from slipstream.runtime.environments import open_environments
 from slipstream.runtime.eval_plan import evaluation_plan
-from slipstream.runtime.ledger_policy import ledger_policy
+from slipstream.runtime.ledger_policy import environments, ledger_policy
 from slipstream.runtime.policy import Policy
 from slipstream.runtime.shape import Shaped
 from slipstream.telemetry.events import Events, NullEvents
@@ -80,7 +81,7 @@ def assemble(
     config: RunConfig, policy: Policy, directory: RunDirectory, clock: Clock, events: Events, run_id: str, restart_at: int | None = None
 ) -> Assembly:
     """All roles of an embedded run, at the policy's weights; the ledger as its journal has it, put back to version `restart_at`."""
-    ledger = Ledger(directory.journal, ledger_policy(config), policy.task, clock)
+    ledger = Ledger(directory.journal, ledger_policy(config), policy.task, clock, environment_of=environments(config, policy.task))
     if restart_at is not None:
         ledger.restart(restart_at if config.has_rollouts else 0)  # it knows of no batch where there are none
     store = MemoryStore(keep=config.mode.eta + 2)
@@ -101,7 +102,7 @@ def assemble(
     counters = SamplerCounters(
         tokens=lambda: dispatch.tokens,
         wait_s=lambda: sampler_phases.seconds().get("wait", 0.0),
-        unjudged=lambda: ledger.state.samples_dropped,
+        prefilled=lambda: (engine.prefilled_tokens, engine.reused_tokens),
     )
     learn = build_learn(
         config, policy, learner=learner, ledger=ledger, store=store, counters=counters, phases=learner_phases, events=events, clock=clock
@@ -132,6 +133,7 @@ def build_learn(
     phases: Phases,
     events: Events,
     clock: Clock,
+    on_ratios: OnRatios = lambda ratios: None,
 ) -> Learn:
     """The learner's turns as configured, whoever serves the batches."""
     return Learn(
@@ -145,6 +147,7 @@ def build_learn(
         events=events,
         clock=clock,
         peak_flops=learner.peak_flops,
+        on_ratios=on_ratios,
     )
 
 

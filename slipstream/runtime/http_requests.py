@@ -6,8 +6,13 @@ from aiohttp import web
 
 
 def bears(request: web.Request, token: str) -> bool:
-    """The request carries the token as a bearer; compared in constant time."""
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    """The request carries the token as a bearer."""
+    return is_bearer(request.headers.get("Authorization", ""), token)
+
+
+def is_bearer(authorization: str, token: str) -> bool:
+    """The header names the token; compared in constant time."""
+    scheme, _, given = authorization.partition(" ")
     same = hmac.compare_digest(given.strip().encode(errors="surrogateescape"), token.encode())
     return same and scheme.lower() == "bearer"
 

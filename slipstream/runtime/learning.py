@@ -18,10 +18,11 @@ from slipstream.loop.warm_start import warm_start
 from slipstream.runtime.checkpointer import Checkpointer
 from slipstream.runtime.compile_watch import CompileWatch
 from slipstream.runtime.embedded import Embedded
+from slipstream.runtime.grader_check import check_grader
 from slipstream.runtime.outcome import Interrupted
 from slipstream.runtime.policy import Policy
 from slipstream.runtime.recorder import Recorder
-from slipstream.runtime.self_test import check_before_run, check_grader
+from slipstream.runtime.self_test import check_before_run
 from slipstream.runtime.stop import StopFlag
 from slipstream.telemetry.jsonl import read_jsonl
 from slipstream.telemetry.progress import Progress

@@ -34,7 +34,8 @@ from slipstream.train.learner import Learner
 from slipstream.weights.store import MemoryStore
 
 TIMED = ("time", "tokens_per_second", "sampler_tokens_per_second", "sampler_idle", "learner_idle", "mfu", "phase_seconds")
-OF_THE_LEDGER = ("refilled_groups", "dropped_zero_variance", "dropped_stale", "outcomes")  # counts of what no batch holds
+OF_THE_LEDGER = ("refilled_groups", "dropped_zero_variance", "dropped_stale")  # counts of what no batch holds
+OF_THE_SAMPLER = ("prefilled_tokens", "reused_token_share")
 OF_THE_AUDIT = ("mismatch_abs_max", "mismatch_abs_mean", "mismatch_tokens", "offpolicy_mismatch", "offpolicy_lag")
 CLOSE = 1e-3  # nats; log-probs of fast arithmetic may differ so far, since other programs may have computed keys and values
 
@@ -164,7 +165,7 @@ class Replay:
             raise Difference(f"step {step}: metrics.jsonl has no row of it")
         again = json.loads(encode_row(report.metrics))
         for key, recorded in row.items():
-            if key not in (*TIMED, *OF_THE_LEDGER, *passed_over) and again.get(key) != recorded:
+            if key not in (*TIMED, *OF_THE_LEDGER, *OF_THE_SAMPLER, *passed_over) and again.get(key) != recorded:
                 raise Difference(f"step {step}: {key} is {again.get(key)}, recorded {recorded}")
         if self._config.has_rollouts:
             advantages, now = self._batches.of(step - 1)[1], report.advantages.astype(np.float32)

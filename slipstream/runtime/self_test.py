@@ -1,4 +1,4 @@
-"""The self-tests at the start of every run, after the first load and before the first ticket: sampler and grader. Called by `train`."""
+"""The sampler's self-test at the start of every run, after the first load and before the first ticket. Called by `runtime.learning`."""
 
 from dataclasses import asdict
 from math import isfinite
@@ -8,7 +8,6 @@ import numpy as np
 from slipstream.config.schema import RunConfig
 from slipstream.core.errors import RunFailed
 from slipstream.engine.engine import Engine
-from slipstream.envs.rows import Rows
 from slipstream.envs.task import Task
 from slipstream.loop.conformance import QUICK, Finding, check_sampler, failures
 from slipstream.models.spec import ModelSpec
@@ -44,16 +43,6 @@ def check_before_run(config: RunConfig, spec: ModelSpec, task: Task, sampler: En
     if failed := failures(findings):
         raise RunFailed(f"{sampler.id} fails its self-test, so nothing it draws can be trained on; {failed}")
     return findings
-
-
-def check_grader(task: Task, events: Events) -> None:
-    """The canaries of a task that is judged by a verifier: known right and wrong answers. Raises RunFailed where one is misjudged."""
-    if not isinstance(task, Rows):
-        return
-    failed = task.grader.failed_canaries()
-    events.emit("grader", "canaries", grader=task.grader.name, failed=failed)
-    if failed:
-        raise RunFailed(f"the {task.grader.name} misjudges what it must know, so its rewards cannot be trained on; {'; '.join(failed)}")
 
 
 def _prompts(config: RunConfig, task: Task) -> list[np.ndarray]:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slipstream.core.clock import Clock
-from slipstream.ledger.flow import flow
 from slipstream.runtime.assembly import Assembly
 from slipstream.runtime.worker import Worker
 from slipstream.telemetry.status import RoleStatus, RunStatus, write_status
@@ -46,5 +45,5 @@ def embedded_moment(parts: Assembly, clock: Clock) -> RunStatus:
         time=round(clock.now_s(), 3),
         unix_s=time.time(),
         roles=tuple(RoleStatus(role=role, kind=kind, phase=one.current, phase_s=round(one.waited_s(), 3)) for role, kind, one in phases),
-        flow=flow(parts.ledger.state) if roles.samples else None,
+        flow=parts.ledger.flow() if roles.samples else None,
     )

@@ -12,6 +12,7 @@ from slipstream.telemetry.waits import Explanation, explain
 LATEST = 5  # events that are shown
 TELLING = (
     *("overdue", "role_died", "role_silent", "lease_ended", "coordinator_away", "weights_failed", "quarantined"),
+    *("verdict_failed", "verdict_overdue"),
     *("alarm", "warning", "run_finished"),
 )
 

@@ -26,9 +26,10 @@ def disk_space_named(path: Path) -> Iterator[None]:
         raise
 
 
-def atomic_write_bytes(path: Path, data: bytes) -> None:
+def atomic_write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Write `data` to `path` so that a reader, or a crash at any moment, sees the old content or the new, never a part.
 
+    `durable`: it waits for the disk; else a power cut may leave anything, which is enough for what is soon written anew.
     Something at `path` that is no regular file (a pipe, a device) is written into, never replaced.
     """
     with disk_space_named(path):
@@ -36,13 +37,13 @@ def atomic_write_bytes(path: Path, data: bytes) -> None:
             with path.open("wb") as file:
                 file.write(data)
         else:
-            with atomic_file(path) as file:
+            with atomic_file(path, durable=durable) as file:
                 file.write(data)
 
 
-def atomic_write_text(path: Path, text: str) -> None:
+def atomic_write_text(path: Path, text: str, *, durable: bool = True) -> None:
     """`atomic_write_bytes` for text (UTF-8)."""
-    atomic_write_bytes(path, text.encode())
+    atomic_write_bytes(path, text.encode(), durable=durable)
 
 
 def remove_temporaries(directory: Path) -> None:
@@ -52,20 +53,22 @@ def remove_temporaries(directory: Path) -> None:
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write `path` into, part by part: it takes its place once the block has ended well, on disk by then."""
+def atomic_file(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """A file to write `path` into, part by part: it takes its place once the block has ended well; if `durable`, on disk by then."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with disk_space_named(path):
         try:
             with temporary.open("wb") as file:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-        sync_directory(path.parent)
+        if durable:
+            sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from slipstream.core.records import Fate
 from slipstream.telemetry.columns import packed, rounded
 from slipstream.telemetry.jsonl import Row
 from slipstream.telemetry.run_data import RunData, TokenColumn
@@ -13,7 +14,8 @@ TEXT_BUDGET = 20_000  # rollouts whose texts are in the page at most
 PROMPT_LETTERS, COMPLETION_LETTERS = 160, 320  # of each text shown on hover
 _TICKS = 2**31  # times are integers of (duration / 2^31) seconds: exact to a microsecond over half an hour
 _JOIN_S = 0.002
-_PHASES = ("wait", "pack", "step", "audit", "publish", "checkpoint", "evaluate", "load")
+_PHASES = ("wait", "pack", "step", "audit", "publish", "checkpoint", "evaluate", "load", "judge")
+_FATES = tuple(fate.value for fate in Fate)
 _MARKS = ("publish", "load", "resume")
 
 
@@ -85,6 +87,8 @@ def _boxes(run: RunData, drawn: np.ndarray, texted: np.ndarray, duration_s: floa
         "end": packed(np.clip(rollouts.column("finished_s")[order] * scale, 0, _TICKS), "u4"),
         "step": packed(rollouts.column("step")[order], "i4"),
         "age": packed(rollouts.ages[order], "i4"),
+        "fates": list(_FATES),
+        "fate": packed(np.array([_FATES.index(fate) for fate in rollouts.column("fate")[order]]), "u1"),
         "reward": packed(rollouts.column("reward")[order], "f4"),
         "segment_count": packed(segment_counts, "u4"),
         "segment_version": packed(segments[0], "i4"),

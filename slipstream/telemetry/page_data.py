@@ -19,6 +19,7 @@ _CURVES = (
     *("entropy", "kl", "grad_norm", "update_norm", "lr", "ratio_mean", "ratio_std", "ess", "clip_fraction", "mismatch_abs_max"),
     *("age_mean", "age_max", "lag_mean", "mixed_version_share", "sampler_idle", "learner_idle"),
     *("turns_mean", "call_share", "failed_call_share", "environment_token_share", "refilled_groups"),
+    *("side_turns_mean", "reused_token_share"),
 )
 _PHASES = ("wait", "pack", "step", "audit", "publish", "checkpoint")
 
@@ -30,6 +31,7 @@ def page_data(run: RunData, compare: RunData | None, decode: Decode | None) -> d
         "warm_start": _warm_start(run),
         "phases": _phases(run),
         "outcomes": _outcomes(run),
+        "samplers": _samplers(run),
         "lanes": lanes(run),
         "samples": samples(run, decode),
         "config": run.config_text,
@@ -80,6 +82,22 @@ def _outcomes(run: RunData) -> dict[str, list[int]]:
     rows = [row.get("outcomes") or {} for row in run.metrics]
     kinds = [kind.value for kind in OutcomeKind]
     return {kind: [row.get(kind, 0) for row in rows] for kind in kinds if any(row.get(kind) for row in rows)}
+
+
+def _samplers(run: RunData) -> dict[str, Any]:
+    """Of runs of several processes: each sampler's importance ratios at equal weights over time, and whoever was put in quarantine."""
+    rows = [row for row in run.events if row.get("kind") == "ratio"]
+    names = sorted({str(row.get("worker")) for row in rows})
+    own = {name: [row for row in rows if row.get("worker") == name] for name in names}
+    return {
+        "ratios": {
+            name: {"time": rounded(row.get("time") for row in found), "ratio": rounded(row.get("ratio") for row in found)}
+            for name, found in own.items()
+        },
+        "quarantined": [
+            {key: row.get(key) for key in ("time", "worker", "version", "cause")} for row in run.events if row.get("kind") == "quarantined"
+        ],
+    }
 
 
 def age_histogram(run: RunData) -> dict[str, Any]:

@@ -26,7 +26,8 @@ def read_batch(directory: Path, step: int) -> tuple[Batch, np.ndarray]:
         rows = pq.read_table(path).to_pylist()
         trained = [row for row in rows if row["fate"] == Fate.TRAINED]
         dropped = tuple(_rollout(row) for row in rows if row["fate"] == Fate.DROPPED)
-        batch = Batch(step=step, rollouts=tuple(_rollout(row) for row in trained), dropped=dropped)
+        aside = tuple(_rollout(row) for row in rows if row["fate"] in (Fate.REQUEUED, Fate.UNJUDGED))
+        batch = Batch(step=step, rollouts=tuple(_rollout(row) for row in trained), dropped=dropped, aside=aside)
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise RunFailed(f"{path} cannot be read: {error}") from error
     return batch, np.array([row["advantage"] for row in trained], np.float32)

@@ -65,9 +65,15 @@ def rollout_schema() -> "pa.Schema":
 
 
 def write_batch(directory: Path, batch: Batch, advantages: Sequence[float]) -> Path:
-    """As `write_rollouts`: those trained on with their advantages, then those dropped, all of whose advantages are 0."""
-    fates = [Fate.TRAINED] * len(batch.rollouts) + [Fate.DROPPED] * len(batch.dropped)
-    return write_rollouts(directory, batch.step, [*batch.rollouts, *batch.dropped], fates, [*advantages, *[0.0] * len(batch.dropped)])
+    """As `write_rollouts`: those trained on with their advantages, then those dropped and set aside, all of whose advantages are 0.
+
+    Over all files each rollout that the ledger took is there once, but for what was set aside after the last batch was fixed.
+    """
+    useless = [(rollout, Fate.DROPPED) for rollout in batch.dropped]
+    useless += [(rollout, Fate.UNJUDGED if rollout.outcome.reward is None else Fate.REQUEUED) for rollout in batch.aside]
+    fates = [Fate.TRAINED] * len(batch.rollouts) + [fate for _, fate in useless]
+    rollouts = [*batch.rollouts, *(rollout for rollout, _ in useless)]
+    return write_rollouts(directory, batch.step, rollouts, fates, [*advantages, *[0.0] * len(useless)])
 
 
 def write_rollouts(

@@ -17,7 +17,7 @@ class RoleStatus:
     """One role, as it was last heard of."""
 
     role: str  # "learner", "sampler-3"
-    kind: str  # "learner", "sampler", "evaluator"
+    kind: str  # "learner", "sampler", "evaluator", "grader"
     phase: str
     phase_s: float  # seconds in it
     heard_s: float = 0.0  # seconds since it was heard of; 0 in the writer's own process
@@ -39,6 +39,16 @@ class FlowStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GradingStatus:
+    """Where the replies are that graders judge for the samplers."""
+
+    waiting: Mapping[str, int] = field(default_factory=dict[str, int])  # replies without a verdict, by sampler
+    held: Mapping[str, int] = field(default_factory=dict[str, int])  # those of them at work, by grader
+    queued: int = 0  # those that no grader has
+    oldest_s: float = 0.0  # since the first of them was asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
     """One moment of a run."""
 
@@ -47,11 +57,12 @@ class RunStatus:
     roles: tuple[RoleStatus, ...]
     flow: FlowStatus | None  # None: the run has no samples
     supervised: bool = False  # samplers that go are started again
+    grading: GradingStatus | None = None  # None: samplers judge
 
 
 def write_status(path: Path, status: RunStatus) -> None:
-    """Atomically; the last one wins."""
-    atomic_write_text(path, json.dumps(asdict(status)))
+    """Atomically; the last one wins. It is a view that is written anew in a moment, so nobody waits for the disk."""
+    atomic_write_text(path, json.dumps(asdict(status)), durable=False)
 
 
 def read_status(path: Path) -> RunStatus | None:
@@ -59,8 +70,8 @@ def read_status(path: Path) -> RunStatus | None:
     try:
         found = json.loads(path.read_text())
         roles = tuple(RoleStatus(**role) for role in found.pop("roles"))
-        flow = found.pop("flow")
-        return RunStatus(roles=roles, flow=flow and FlowStatus(**flow), **found)
+        flow, grading = found.pop("flow"), found.pop("grading", None)
+        return RunStatus(roles=roles, flow=flow and FlowStatus(**flow), grading=grading and GradingStatus(**grading), **found)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -7,7 +7,7 @@ that is not heard of any more, or nobody at all.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from slipstream.telemetry.status import FlowStatus, RoleStatus, RunStatus
+from slipstream.telemetry.status import FlowStatus, GradingStatus, RoleStatus, RunStatus
 
 NOBODY = "nobody"
 SILENT_S = 30.0  # a role that is not heard of for longer may be gone
@@ -42,7 +42,9 @@ def _waits(role: RoleStatus, status: RunStatus) -> Iterator[Wait]:
         return
     if role.kind == "learner":
         yield from _of_learner(role, status)
-    elif status.flow is not None:
+    elif role.kind == "sampler" and status.grading is not None and status.grading.waiting.get(role.role):
+        yield from _for_verdicts(role, status, status.grading)
+    elif role.kind == "sampler" and status.flow is not None:
         yield _of_sampler(role, status.flow)
 
 
@@ -58,6 +60,18 @@ def _of_learner(role: RoleStatus, status: RunStatus) -> Iterator[Wait]:
         for worker in samplers or [NOBODY]:
             why = "no sampler is here" if worker == NOBODY else f"it has claimed none of {flow.claimable} tickets that it could"
             yield Wait(who=role.role, on=worker, since_s=role.phase_s, why=f"{lack}; {why}")
+
+
+def _for_verdicts(role: RoleStatus, status: RunStatus, grading: GradingStatus) -> Iterator[Wait]:
+    """A sampler with nothing to draw before some verdict has come: on the graders that have replies, or that could take them."""
+    wanted = f"{grading.waiting[role.role]} verdicts are wanted"
+    for grader, replies in sorted(grading.held.items()):
+        yield Wait(who=role.role, on=grader, since_s=role.phase_s, why=f"{wanted}; it judges {replies}")
+    if not grading.held:
+        graders = [one.role for one in status.roles if one.kind == "grader"]
+        for grader in graders or [NOBODY]:
+            why = "no grader is here" if grader == NOBODY else f"it has taken none of {grading.queued} replies"
+            yield Wait(who=role.role, on=grader, since_s=role.phase_s, why=f"{wanted}; {why}")
 
 
 def _of_sampler(role: RoleStatus, flow: FlowStatus) -> Wait:

@@ -73,7 +73,7 @@ def test_weights_that_come_back_changed_are_named(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_grader_that_rewards_everything_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    generous = verifiers.Graded(grade=lambda _: Outcome(kind=OutcomeKind.VALUE, reward=1.0), right="yes", wrong=("no",))
+    generous = verifiers.Canaries(grade=lambda _: Outcome(kind=OutcomeKind.VALUE, reward=1.0), right="yes", wrong=("no",))
     monkeypatch.setitem(verifiers.GRADERS, "exact", lambda: generous)
     only(monkeypatch)
     found = examine(code=1)

@@ -36,6 +36,8 @@ SCRATCH = "model.source={kind='scratch', heads=%d, kv_heads=%d, d_model=%d}"
         ("quickstart", ["batch.row_lengths=[32]"], "batch.row_lengths"),
         ("quickstart", ["model.numerics=exact", "sampling.page_tokens=32", "batch.row_lengths=[16]"], "batch.row_lengths"),
         ("gsm8k", ["task.train="], "task.train"),
+        ("gsm8k", ["grading.on=graders", "task.environment=e.py:E"], "grading.on"),
+        ("gsm8k", ["grading.on=graders", "task.tools=['calculator']"], "grading.on"),
         ("quickstart", ["evaluation.samples=8", "evaluation.k=[16]"], "evaluation.k"),
         ("quickstart", ["evaluation.k=[2]"], "evaluation.k"),
         ("quickstart", ["optimizer.schedule=linear", "optimizer.warmup_steps=99"], "optimizer.schedule"),

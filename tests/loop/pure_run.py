@@ -6,7 +6,7 @@ weights are a hash of all it was trained on. So equal weights at the end mean eq
 
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -239,9 +239,7 @@ class PureRun:
             store=self.store,
             lessons=Lessons(advantage=ADVANTAGES["rloo"]),
             audit_every=2,
-            counters=SamplerCounters(
-                tokens=lambda: sum(dispatch.tokens for dispatch in self.dispatches), wait_s=lambda: 0.0, unjudged=self._unjudged
-            ),
+            counters=SamplerCounters(tokens=lambda: sum(dispatch.tokens for dispatch in self.dispatches), wait_s=lambda: 0.0),
             phases=Phases("learner", self.clock, events),
             events=events,
             clock=self.clock,
@@ -262,9 +260,6 @@ class PureRun:
             else:
                 idle = 0 if turn.turn() else idle + 1
             assert idle < 500, f"nobody can do anything: {self.ledger.state.balance()}"
-
-    def _unjudged(self) -> Mapping[str, int]:
-        return self.ledger.state.samples_dropped
 
     def save(self) -> Saved:
         older = range(max(0, self.learner.version - self.policy.eta), self.learner.version) if self.policy.pinned else ()

@@ -9,12 +9,12 @@ import pytest
 
 from slipstream.core.clock import ManualClock
 from slipstream.core.ports import EpisodeKey
-from slipstream.core.records import EnvironmentTurn, EpisodeEnd, ModelTurn, Outcome, OutcomeKind, Prompt, SampleRequest
+from slipstream.core.records import Batch, EnvironmentTurn, EpisodeEnd, ModelTurn, Outcome, OutcomeKind, Prompt, SampleRequest
 from slipstream.core.rng import key_words, stream_seed
 from slipstream.loop.collect import Collector, sample_seed
 from slipstream.loop.dispatch import Dispatch, SamplingRules
 from slipstream.loop.episodes import Episode, Episodes, turn_seed
-from slipstream.loop.step_metrics import batch_metrics, episode_metrics, outcome_counts
+from slipstream.loop.step_metrics import batch_metrics, episode_metrics, kept_metrics, outcome_counts
 from slipstream.telemetry.events import NullEvents
 from tests.ledger.rollouts import make_rollout
 from tests.loop.at_once import Chatty
@@ -227,7 +227,10 @@ def test_metrics_of_episodes_and_outcomes_by_hand() -> None:
         "side_turns_mean": 2.0,
     }
     assert episode_metrics([silent])["failed_call_share"] is None
+    assert kept_metrics((70, 50), (10, 30)) == {"prefilled_tokens": 60, "reused_token_share": 0.25}
+    assert kept_metrics((70, 50), (70, 50))["reused_token_share"] is None
     lagging = replace(spoken, versions=np.array([1, 1, 1, 1, 2, 2, 3], np.int32))
     assert batch_metrics(3, [lagging])["lag_mean"] == (2 + 2 + 1 + 0) / 4  # of the model's tokens
-    counts = outcome_counts([spoken, silent], {"timeout": 2, "zero_variance": 9})
+    late = replace(spoken, outcome=Outcome(kind=OutcomeKind.TIMEOUT, reward=None))
+    counts = outcome_counts(Batch(step=0, rollouts=(spoken, silent), aside=(late, late, spoken)))  # the last was drawn anew
     assert counts == {"value": 1, "wrong": 1, "unparseable": 0, "timeout": 2, "infrastructure": 0}

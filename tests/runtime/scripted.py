@@ -31,7 +31,7 @@ class ScriptedSampler:
 
     def __init__(self, script: Script, *, slots: int = 2, stop_ids: Sequence[int] = ()) -> None:
         self._script, self._slots, self._stops = script, slots, frozenset(stop_ids)
-        self.version = 0
+        self.version = self.prefilled_tokens = self.reused_tokens = 0
         self.gate = threading.Event()
         self.gate.set()
         self.steps = 0

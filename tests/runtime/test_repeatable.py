@@ -7,9 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from slipstream.runtime import replay
 from tests.runtime.runs import MODES, TINY, final_weights, finish, rows, run, sets, signal_after, start, tiny
 
-TIMED = {"time", "tokens_per_second", "sampler_tokens_per_second", "sampler_idle", "learner_idle", "mfu", "phase_seconds"}
+TIMED = {*replay.TIMED, *replay.OF_THE_SAMPLER}
 DETERMINISTIC = ("lagged1", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("sync", "lagged2")))
 
 

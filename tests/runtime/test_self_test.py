@@ -15,8 +15,9 @@ from slipstream.core.records import Outcome, OutcomeKind, SampleRequest
 from slipstream.engine.engine import Engine
 from slipstream.envs.grading import RowGrader, row_grader
 from slipstream.envs.rows import Rows
+from slipstream.runtime.grader_check import check_grader
 from slipstream.runtime.policy import open_policy
-from slipstream.runtime.self_test import check_before_run, check_grader
+from slipstream.runtime.self_test import check_before_run
 from slipstream.telemetry.events import EventLog
 from slipstream.telemetry.jsonl import JsonlWriter
 from slipstream.train.learner import Learner

@@ -277,6 +277,20 @@ def test_metrics_count_what_was_done(server: Running, client: OpenAI) -> None:
     assert server.figure("up") == 1
 
 
+def test_the_next_turn_of_a_chat_begins_where_the_last_prompt_ended(server: Running, client: OpenAI) -> None:
+    """In whole pages of 64 tokens; this prompt is one of them and a few tokens."""
+    names = ("prefilled_tokens_total", "reused_tokens_total")
+    first = {"messages": [{"role": "user", "content": "tell me " * 8}], "max_tokens": 8}
+    said = chat(client, **first).choices[0].message.content
+    turn = [*first["messages"], {"role": "assistant", "content": said}, {"role": "user", "content": "go on"}]
+    before = [server.figure(name) for name in names]
+    answer = chat(client, messages=turn, max_tokens=8)
+    prefilled, reused = (server.figure(name) - old for name, old in zip(names, before, strict=True))
+    assert reused == 64
+    assert prefilled == answer.usage.prompt_tokens - 1 - 64
+    assert chat(client, messages=turn, max_tokens=8).choices == answer.choices
+
+
 def test_sampling_settings_reach_the_engine(client: OpenAI) -> None:
     greedy = complete(client, temperature=0).choices[0].text
     for body in ({"top_k": 1}, {"min_p": 0.999}):

@@ -81,6 +81,9 @@ def make_run(path: Path, shape: Shape | None = None) -> RunDirectory:
         if (step + 1) % 20 == 0:
             evaluations.write(evaluation(step + 1, end + 0.5, rng, shape))
             events.span("evaluator", "evaluate", end + 0.1, end + 0.5, step=step + 1)
+    for name, ratio in zip(SAMPLERS, (1.0002, 0.951), strict=False):
+        events.emit("coordinator", "ratio", worker=name, version=3, ratio=ratio, tokens=1000)
+    events.emit("coordinator", "quarantined", worker=SAMPLERS[1], version=3, gap=None, cause="its mean importance ratio is 0.951")
     events.emit("runtime", "run_finished", steps=shape.steps)
     for writer in (metrics, evaluations, rows):
         writer.close()
@@ -233,6 +236,8 @@ def metrics_row(
         "call_share": step / 60,
         "failed_call_share": 0.1 if step else None,
         "environment_token_share": 0.2 * step / 60,
+        "side_turns_mean": 0.5 * step / 60,
+        "reused_token_share": 0.4 * step / 60,
         "outcomes": {
             **{kind.value: sum(rollout.outcome.kind is kind for rollout in rollouts) for kind in OutcomeKind},
             "timeout": step % 3,

@@ -143,6 +143,8 @@ def test_a_failed_whole_file_write_leaves_the_old_content_and_no_rest(tmp_path: 
     with pytest.raises(RunFailed, match=r"file\.txt"):
         atomic.atomic_write_text(path, "new")
     assert path.read_text() == "old"
+    atomic.atomic_write_text(path, "view", durable=False)  # does not wait for the disk
+    assert path.read_text() == "view"
     assert [item.name for item in tmp_path.iterdir()] == ["file.txt"]
 
 

@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
 
 
 def unpack(column: dict[str, str]) -> np.ndarray:
-    kinds = {"u4": "<u4", "i4": "<i4", "f4": "<f4"}
+    kinds = {"u1": "u1", "u4": "<u4", "i4": "<i4", "f4": "<f4"}
     return np.frombuffer(base64.b64decode(column["base64"]), kinds[column["kind"]])
 
 
@@ -75,6 +75,7 @@ def test_boxes_say_what_the_rollouts_say(run: RunData) -> None:
             own = np.repeat(versions[place : place + counts[box]], tokens[place : place + counts[box]])
             assert own.tolist() == rollouts.versions.row(rollout).tolist()
             assert unpack(data["age"])[box] == rollouts.ages[rollout]
+            assert data["fates"][unpack(data["fate"])[box]] == rollouts.column("fate")[rollout]
             assert data["texts"]["completions"][index[box]] == rollouts.texts("completion_text")[rollout]
             place += counts[box]
     assert place == len(versions)

@@ -94,6 +94,10 @@ def test_a_browser_draws_it_without_errors(run: Path, tmp_path: Path) -> None:
         "Age of trained tokens",
         "policy version",
         "step 24 (last)",
+        "aside, not trained",
+        "kept from earlier turns",
+        "Importance ratio at equal weights, by sampler",
+        "its mean importance ratio is 0.951",
     ):
         assert words in text
     assert dom.count("<svg") >= 15

@@ -45,11 +45,15 @@ def test_a_batch_is_read_back_whole(tmp_path: Path) -> None:
     """Every field of every rollout, so that a replay computes on what was trained on."""
     rollouts = some_rollouts(3)
     rollouts[1] = dataclasses.replace(rollouts[1], outcome=dataclasses.replace(rollouts[1].outcome, calls=2, failed_calls=1))
-    write_batch(tmp_path, Batch(step=4, rollouts=tuple(rollouts[:2]), dropped=(rollouts[2],)), [0.5, -0.5])
+    silent = dataclasses.replace(rollouts[2], outcome=Outcome(kind=OutcomeKind.TIMEOUT, reward=None))
+    sent = Batch(step=4, rollouts=tuple(rollouts[:2]), dropped=(rollouts[2],), aside=(rollouts[0], silent))
+    write_batch(tmp_path, sent, [0.5, -0.5])
     batch, advantages = read_batch(tmp_path, 4)
     assert (batch.step, advantages.tolist()) == (4, [0.5, -0.5])
-    found = [rollout_to_bytes(rollout) for rollout in (*batch.rollouts, *batch.dropped)]
-    assert found == [rollout_to_bytes(rollout) for rollout in rollouts]
+    for part in ("rollouts", "dropped", "aside"):
+        found, expected = ([rollout_to_bytes(rollout) for rollout in getattr(one, part)] for one in (batch, sent))
+        assert found == expected
+    assert read_rollouts(tmp_path, ["fate"])["fate"].to_pylist() == ["trained", "trained", "dropped", "requeued", "unjudged"]
 
 
 def test_columns_have_the_types_of_the_record(tmp_path: Path) -> None:

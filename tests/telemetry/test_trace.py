@@ -16,7 +16,7 @@ def test_every_rollout_and_span_is_a_slice(tmp_path: Path) -> None:
     trace = json.loads(path.read_text())
     events = trace["traceEvents"]
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-    assert sorted(names.values()) == ["learner", "runtime", "sampler-0", "sampler-1"]
+    assert sorted(names.values()) == ["coordinator", "learner", "runtime", "sampler-0", "sampler-1"]
     slices = [event for event in events if event["ph"] == "X"]
     boxes = [event for event in slices if event["tid"] > 0]
     table = read_rollouts(run.rollouts)
@@ -25,7 +25,10 @@ def test_every_rollout_and_span_is_a_slice(tmp_path: Path) -> None:
     assert [box["args"]["versions"] for box in boxes] == [sorted(set(versions)) for versions in table["versions"].to_pylist()]
     assert {(names[event["pid"]], event["name"]) for event in slices if event["tid"] == 0} >= {("learner", "step"), ("sampler-1", "load")}
     assert all(event["dur"] >= 0 for event in slices)
-    assert {event["name"] for event in events if event["ph"] == "i"} == {"run_started", "run_finished", "publish", "load"}
+    assert {event["name"] for event in events if event["ph"] == "i"} == {
+        *("run_started", "run_finished", "publish", "load"),
+        *("ratio", "quarantined"),
+    }
 
 
 def test_a_run_without_events_or_rollouts(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """The wait-for graph of a run's moment, and the root cause at its end. By hand."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slipstream.core.errors import RunFailed
-from slipstream.telemetry.status import FlowStatus, RoleStatus, RunStatus, read_status, write_status
+from slipstream.telemetry.status import FlowStatus, GradingStatus, RoleStatus, RunStatus, read_status, write_status
 from slipstream.telemetry.waits import NOBODY, explain
 
 
@@ -54,6 +55,27 @@ def test_without_samplers_nobody_is_the_root() -> None:
     assert found.root == "learner waits: batch 3 has 2 of its 4 groups; no sampler is here"
 
 
+@pytest.mark.parametrize(
+    ("grading", "graders", "root"),
+    [
+        (GradingStatus(waiting={"sampler-0": 7}, queued=7), [], "sampler-0 waits: 7 verdicts are wanted; no grader is here"),
+        (
+            GradingStatus(waiting={"sampler-0": 7}, queued=7),
+            [role("grader-0", "start", 9.0)],
+            "grader-0 is in phase 'start', for 9.0 s now",
+        ),
+        (
+            GradingStatus(waiting={"sampler-0": 7}, held={"grader-1": 5}, queued=2),
+            [role("grader-0", "wait"), role("grader-1", "judge", 40.0)],
+            "grader-1 is in phase 'judge', for 40.0 s now",
+        ),
+    ],
+)
+def test_a_sampler_without_verdicts_waits_for_the_graders(grading: GradingStatus, graders: list[RoleStatus], root: str) -> None:
+    found = explain(replace(moment(role("learner", "wait"), role("sampler-0", "wait"), *graders, sampler_0=2), grading=grading))
+    assert found.root == root
+
+
 def test_without_a_learner_that_is_the_root() -> None:
     assert "no learner is here" in explain(moment(role("sampler-0", "wait"))).root
 
@@ -74,7 +96,8 @@ def test_the_end_of_a_run_and_evaluators_at_rest_hold_nobody_up() -> None:
 
 def test_a_status_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_status(tmp_path / "status.json") is None
-    for status in (moment(role("learner", "wait"), sampler_0=1), RunStatus(time=1.0, unix_s=2.0, roles=(), flow=None)):
+    graded = replace(moment(), grading=GradingStatus(waiting={"sampler-0": 1}, held={"grader-0": 1}, oldest_s=2.5))
+    for status in (moment(role("learner", "wait"), sampler_0=1), graded, RunStatus(time=1.0, unix_s=2.0, roles=(), flow=None)):
         write_status(tmp_path / "status.json", status)
         assert read_status(tmp_path / "status.json") == status
     (tmp_path / "status.json").write_text('{"roles": 3}')

@@ -19,6 +19,9 @@ def grading_command(
         Path | None, typer.Option(help="JSONL[.gz] of maths rows with gold, response and perhaps expected; default canaries.")
     ] = None,
     workers: Annotated[list[int] | None, typer.Option(min=1, help="Processes; repeatable; default 1 and 2.")] = None,
+    through_coordinator: Annotated[
+        bool, typer.Option("--through-coordinator", help="Instead: how many verdicts graders of a run give, beside one process.")
+    ] = False,
 ) -> None:
     """Rows a second that verifiers judge, warm, and how many verdicts are as expected.
 
@@ -28,6 +31,11 @@ def grading_command(
     from slipstream.cli.bench.machine import machine
     from slipstream.envs.verifiers.math_verifier import MATH
 
+    if through_coordinator:
+        from slipstream.cli.bench.grading_remote import remote_figures
+
+        print(json.dumps({"benchmark": "grading", "rows": [_tell(row) for row in remote_figures()], "machine": machine()}))
+        return
     rows = _rows(maths) if maths else [{**canary.row, "expected": canary.right} for canary in MATH.canaries()] * REPEATS
     found = [_tell(_maths(rows, count)) for count in workers or (1, 2)]
     found.append(_tell(_plain_maths([row for row in rows if row.get("kind") != "hostile"])))

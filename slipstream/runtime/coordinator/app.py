@@ -31,6 +31,7 @@ from slipstream.runtime.coordinator.messages import (
     Note,
     Prove,
     Publish,
+    Ratios,
     Renew,
     Report,
     SaveProgress,
@@ -44,6 +45,7 @@ from slipstream.runtime.coordinator.messages import (
     ticket_to_json,
     unframe,
 )
+from slipstream.runtime.coordinator.verdict_desk import VerdictDesk
 from slipstream.runtime.http_requests import bears, http_words
 
 MAX_BODY_BYTES = 64 << 20
@@ -60,6 +62,7 @@ class App:
     def __init__(self, desk: Desk, token: str | None, max_body_bytes: int = MAX_BODY_BYTES) -> None:
         self._desk, self._token, self._max_body_bytes = desk, token, max_body_bytes
         self._thread = ThreadPoolExecutor(1, "ledger")
+        self.verdicts = VerdictDesk(desk)
         self._change = asyncio.Event()
         self._seen = -1
         self.failure: RunFailed | None = None
@@ -78,12 +81,14 @@ class App:
         self._route(made, "begin", Begin, lambda message: desk.begin(message).model_dump())
         self._route(made, "publish", Publish, desk.publish)
         self._route(made, "prove", Prove, desk.prove)
+        self._route(made, "ratios", Ratios, desk.ratios)
         self._route(made, "sync", Call, desk.sync)
         self._route(made, "forget", Step, desk.forget)
         self._route(made, "events", Report, desk.report)
         self._route(made, "note", Note, desk.note)
         for name, handler in (("claim", self._claim), ("submit", self._submit), ("batch", self._batch), ("watch", self._watch)):
             made.router.add_post(f"/v1/{name}", handler)
+        made.router.add_routes(self.verdicts.routes())
         made.router.add_get("/health", self._health)
         made.router.add_get("/metrics", self._metrics)
         return made
@@ -97,6 +102,7 @@ class App:
             self.over.set()
             raise
         finally:
+            self.verdicts.look()
             if self._desk.sequence != self._seen:
                 self._seen = self._desk.sequence
                 self.wake()
@@ -105,6 +111,11 @@ class App:
         """Let all long polls look again."""
         change, self._change = self._change, asyncio.Event()
         change.set()
+
+    def end_polls(self) -> None:
+        """Let all long polls end; the desk is closing."""
+        self.wake()
+        self.verdicts.wake()
 
     async def close(self) -> None:
         """Nothing touches the ledger after this."""
@@ -171,7 +182,7 @@ class App:
         return web.json_response(status, status=503 if self.failure else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        families = await self.call(self._desk.figures)
+        families = [*await self.call(self._desk.figures), *self.verdicts.figures()]
         return web.Response(body=figures.text(families).encode(), headers={"Content-Type": figures.CONTENT_TYPE})
 
     def _middleware(self):

@@ -16,6 +16,8 @@ class Bounds:
     prompts: PromptStream
     max_new_tokens: int
     tokens: int  # token ids are below it
+    ratio_band: float = 0.03  # trust.ratio_band
+    ratio_tokens: int = 1000  # trust.ratio_tokens
     agents_prompt_tokens: int | None = None  # where agents make the prompts: tokens of the longest they may; None: prompts are the stream's
 
 

@@ -5,19 +5,19 @@ with the process and comes back from the workers. Called by `coordinator.app`.
 """
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any
 
 from slipstream.core.clock import Clock
 from slipstream.core.errors import StaleEpoch
 from slipstream.core.records import Batch, Membership, Progress, Receipt, Rollout, Standing, Ticket
-from slipstream.ledger.flow import flow
+from slipstream.ledger.entries import TicketState
 from slipstream.ledger.ledger import Ledger
 from slipstream.ledger.state import WorkerEntry
-from slipstream.runtime.coordinator import figures
 from slipstream.runtime.coordinator.announcements import Announcements
 from slipstream.runtime.coordinator.checks import Bounds, check_rollout
+from slipstream.runtime.coordinator.families import families
 from slipstream.runtime.coordinator.messages import (
     CODE_VERSION,
     SCHEMA_VERSION,
@@ -25,7 +25,6 @@ from slipstream.runtime.coordinator.messages import (
     Begin,
     Call,
     Claim,
-    Counted,
     Counters,
     EventRow,
     Join,
@@ -35,6 +34,7 @@ from slipstream.runtime.coordinator.messages import (
     Note,
     Prove,
     Publish,
+    Ratios,
     Renew,
     Report,
     SaveProgress,
@@ -44,6 +44,7 @@ from slipstream.runtime.coordinator.messages import (
     Watch,
     partial_from_wire,
 )
+from slipstream.runtime.coordinator.samplers import Samplers
 from slipstream.runtime.coordinator.trust import Fault, Trust
 from slipstream.telemetry.jsonl import JsonlWriter
 from slipstream.telemetry.status import RoleStatus, RunStatus
@@ -59,16 +60,7 @@ class RunFacts:
     config: str  # TOML
     run_dir: str
     host: str
-
-
-@dataclass(slots=True, kw_only=True)
-class _Told:
-    """What one worker has said of itself in its present epoch; lost with the process, and said again."""
-
-    epoch: int
-    tokens: int = 0
-    wait_s: float = 0.0
-    loaded: int = -1  # version
+    grading: str = "samplers"  # who judges: grading.on
 
 
 class Desk:
@@ -78,11 +70,11 @@ class Desk:
         self, ledger: Ledger, facts: RunFacts, bounds: Bounds, announcements: Announcements, events: JsonlWriter, clock: Clock
     ) -> None:
         self._ledger, self._facts, self._bounds, self._announcements = ledger, facts, bounds, announcements
-        self._events, self._clock, self._trust = events, clock, Trust(announcements)
+        self._events, self._clock, self._trust = events, clock, Trust(announcements, bounds.ratio_band, bounds.ratio_tokens)
         self._ahead_s = 0.0  # of the clock: what passed while the coordinator was down, as the workers' events tell
-        self._told: dict[str, _Told] = {}
+        self._samplers = Samplers(ledger)
+        self._joined = set[tuple[str, int]]()  # workers with their epochs, since this start
         self._reported: dict[str, int] = {}  # events handed in, by process
-        self._counters = Counters()
         self._own_changes = 0
         self._seen: tuple[int, list[str]] = (-1, [])  # the state of things as of a sequence
         self.finished = False  # the last checkpoint is written too
@@ -104,6 +96,11 @@ class Desk:
         return state.version >= state.policy.steps
 
     @property
+    def workers(self) -> Mapping[str, WorkerEntry]:
+        """All that ever joined; another object whenever one of them has changed. May be read by any thread."""
+        return self._ledger.state.workers
+
+    @property
     def present(self) -> list[str]:
         """Workers that have joined and neither left nor lost their lease."""
         return [name for name, worker in self._ledger.state.workers.items() if worker.here]
@@ -121,6 +118,9 @@ class Desk:
                 409,
             )
         self._check_run(message.run_id or self._facts.run_id)
+        if message.kind == "grader" and self._facts.grading != "graders":
+            words = "no grader is needed here: this run's samplers judge what they draw"
+            raise MessageError(f"{words} (grading.on = {self._facts.grading!r}); a run with grading.on = 'graders' takes graders", 409)
         state = self._ledger.state
         namesakes = [name for name, one in state.workers.items() if one.incarnation == message.incarnation and one.kind != message.kind]
         if namesakes:
@@ -133,7 +133,8 @@ class Desk:
 
     def _seated(self, member: Membership) -> Joined:
         facts, state = self._facts, self._ledger.state
-        self._told[member.worker] = _Told(epoch=member.epoch)
+        self._samplers.begin(member.worker, member.epoch, self._now_s())
+        self._joined.add((member.worker, member.epoch))
         entry = state.workers[member.worker]
         self.emit("coordinator", "joined", worker=member.worker, name=entry.incarnation, epoch=member.epoch, **entry.capabilities)
         return Joined(
@@ -155,7 +156,7 @@ class Desk:
         self._check_run(message.run_id)
         progress = Progress(**{field.name: getattr(message, field.name) for field in fields(Progress)})
         standing = self._ledger.renew(message.worker, message.epoch, progress)
-        self._count(message)
+        self._samplers.count(message)
         return standing
 
     def leave(self, message: Call) -> None:
@@ -169,7 +170,8 @@ class Desk:
 
     def claim(self, message: Claim) -> list[Ticket]:
         self._present(message)
-        self._count(message).loaded = message.loaded_version
+        self._check_memory(message, message.holding, open_too=True)
+        self._samplers.count(message).loaded = message.loaded_version
         return self._ledger.claim(message.worker, message.tickets, message.loaded_version, epoch=message.epoch, holding=message.holding)
 
     def wanted(self, message: Wanted) -> int | None:
@@ -181,13 +183,14 @@ class Desk:
         were published do: then none is taken, and the sampler is told to leave."""
         self._check_run(message.run_id)
         lineage = self._ledger.state.lineage
+        self._check_memory(message, [rollout.ticket_index for rollout in rollouts])
         for rollout in rollouts:
             if rollout.lineage < lineage:
                 raise StaleEpoch(f"rollouts of lineage {rollout.lineage} are of no use: the run is at lineage {lineage}; join again")
             check_rollout(rollout, self._bounds)
-        self._count(message)
+        self._samplers.count(message)
         if fault := self._trust.fault(rollouts):
-            self._quarantine(message, fault)
+            self._quarantine(message.worker, message.epoch, fault)
         sound = not self._trust.quarantined(message.worker, message.epoch)
         receipts = self._ledger.submit(rollouts) if sound else [Receipt.STALE] * len(rollouts)
         refused = [receipt for receipt in receipts if receipt is not Receipt.ACCEPTED]
@@ -200,26 +203,41 @@ class Desk:
         self._present(message)
         gap = self._trust.gap(message)
         if fault := self._trust.unproven(message, gap):
-            self._quarantine(message, fault)
+            self._quarantine(message.worker, message.epoch, fault)
         elif gap is not None:
             self.emit("coordinator", "proven", worker=message.worker, version=message.version, gap=gap)
 
-    def _quarantine(self, message: Call, fault: Fault) -> None:
+    def ratios(self, message: Ratios) -> None:
+        """A sampler whose mean importance ratio leaves its band is put in quarantine. What it drew in earlier epochs does not count."""
+        self._present_learner(message)
+        for ratio in message.ratios:
+            entry = self._ledger.state.workers.get(ratio.sampler)
+            if entry is None or ratio.claimed_s < (told := self._samplers.of(ratio.sampler, entry.epoch)).joined_s:
+                continue
+            if (window := self._trust.window(ratio.sampler, entry.epoch, ratio)) is None:
+                continue
+            told.ratio = window.mean
+            self.emit("coordinator", "ratio", worker=ratio.sampler, version=window.version, ratio=window.mean, tokens=window.tokens)
+            if fault := self._trust.off_ratio(window):
+                self._quarantine(ratio.sampler, entry.epoch, fault)
+
+    def _quarantine(self, worker: str, epoch: int, fault: Fault) -> None:
         """Its tickets come back at once; it leaves when it next renews its lease."""
-        if self._trust.quarantined(message.worker, message.epoch):
+        if self._trust.quarantined(worker, epoch):
             return
-        self._trust.quarantine(message.worker, message.epoch)
-        self.emit("coordinator", "quarantined", worker=message.worker, version=fault.version, gap=fault.gap, cause=fault.cause)
-        entry = self._ledger.state.workers.get(message.worker)
-        if entry is not None and entry.here and entry.epoch == message.epoch:
-            self._ledger.drain(message.worker)
-            self._ledger.claim(message.worker, 1, -1, epoch=message.epoch, holding=())  # gets none, and gives back what it holds
+        self._trust.quarantine(worker, epoch)
+        self.emit("coordinator", "quarantined", worker=worker, version=fault.version, gap=fault.gap, cause=fault.cause)
+        entry = self._ledger.state.workers.get(worker)
+        if entry is not None and entry.here and entry.epoch == epoch:
+            self._ledger.drain(worker)
+            self._ledger.claim(worker, 1, -1, epoch=epoch, holding=())  # gets none, and gives back what it holds
 
     def save_progress(self, message: SaveProgress) -> None:
         """That of a sampler in quarantine is not kept."""
         self._present(message)
         if self._trust.quarantined(message.worker, message.epoch):
             return
+        self._check_memory(message, [partial.ticket_index for partial in message.partials])
         self._ledger.save_progress(message.worker, message.epoch, [partial_from_wire(partial) for partial in message.partials])
 
     def begin(self, message: Begin) -> Joined:
@@ -250,7 +268,7 @@ class Desk:
         self._present_learner(message)
         if message.step != self._ledger.state.version - 1:
             self._ledger.commit(message.step)
-        return self._counters
+        return self._samplers.counters
 
     def publish(self, message: Publish) -> None:
         self._present_learner(message)
@@ -282,7 +300,7 @@ class Desk:
     def _with_peers(self, one: Announcement, worker: str) -> Announcement:
         """With the samplers that have the version already and serve it."""
         workers = self._ledger.state.workers
-        having = [name for name, told in self._samplers.items() if told.loaded >= one.version and name != worker]
+        having = [name for name, told in self._samplers.here().items() if told.loaded >= one.version and name != worker]
         return one.model_copy(
             update={"sources": [*one.sources, *(url for name in having if (url := workers[name].capabilities.get("weights")))]}
         )
@@ -319,7 +337,7 @@ class Desk:
             )
             for worker, silent_s in self._ledger.silent_s().items()
         )
-        return RunStatus(time=self._now_s(), unix_s=time.time(), roles=tuple(roles), flow=flow(state))
+        return RunStatus(time=self._now_s(), unix_s=time.time(), roles=tuple(roles), flow=self._ledger.flow())
 
     def health(self) -> dict[str, Any]:
         """For people and supervisors; tells nothing of what is sampled. May be called by any thread."""
@@ -329,28 +347,7 @@ class Desk:
 
     def figures(self) -> list[list[str]]:
         """All families of /metrics."""
-        counters, told = self._ledger.counters(), self._samplers
-        gauge, labelled = partial(figures.family, kind="gauge"), figures.labelled
-        return [
-            gauge("term", told="Starts of the coordinator.", values={"": self.term}),
-            gauge("lineage", told="Restarts from an older checkpoint.", values={"": counters["lineage"]}),
-            gauge("version", told="Trained steps.", values={"": counters["version"]}),
-            gauge("batches", told="Batches fixed.", values={"": counters["batched"]}),
-            gauge("newest_published_version", told="Newest version that can be fetched.", values={"": self._announcements.newest}),
-            gauge("workers", told="Workers whose lease runs.", values=labelled("kind", counters["workers"])),
-            gauge("tickets", told="Tickets by state.", values=labelled("state", counters["tickets"])),
-            gauge("samples", told="Draws: issued = batched + live + dropped.", values=labelled("state", figures.flat(counters["samples"]))),
-            gauge("submissions", told="Rollouts handed in, by what became of them.", values=labelled("receipt", counters["submissions"])),
-            gauge("tickets_returned", told="Tickets that came back, by reason.", values=labelled("reason", counters["returned"])),
-            gauge(
-                "sampler_tokens", told="Drawn since it joined.", values=labelled("worker", {name: one.tokens for name, one in told.items()})
-            ),
-            gauge(
-                "sampler_wait_seconds",
-                told="Waited since it joined.",
-                values=labelled("worker", {n: one.wait_s for n, one in told.items()}),
-            ),
-        ]
+        return families(self._ledger, self._samplers, self._announcements.newest, self._trust.count)
 
     def _now_s(self) -> float:
         """Run clock. Leases are kept by the ledger's own, which nobody can put forward."""
@@ -371,28 +368,29 @@ class Desk:
         self._ledger.check(message.worker, message.epoch)
         return self._ledger.state.workers[message.worker]
 
+    def party(self, message: Call, kind: str | None = None) -> tuple[str, int]:
+        """The worker of a call and its epoch, if it is here in it, and of a kind. Looks at the newest state; for any thread."""
+        entry = self._present(message)
+        if kind is not None and entry.kind != kind:
+            raise MessageError(f"{message.worker} is a {entry.kind}; only a {kind} may do this", 409)
+        return message.worker, message.epoch
+
+    def _check_memory(self, message: Call, tickets: Iterable[int], *, open_too: bool = False) -> None:
+        """A power cut may take the last claims out of the journal. Who made them before this start and works on them joins anew.
+
+        `open_too`: also where the ticket may be claimed once more, by the same worker too, which could not work on it twice. Raises
+        StaleEpoch.
+        """
+        if (message.worker, message.epoch) in self._joined:
+            return
+        state = self._ledger.state
+        for index in tickets:
+            entry = state.entries.get(index)
+            if not state.knows(index) or (open_too and entry is not None and entry.state is TicketState.OPEN):
+                raise StaleEpoch(f"the journal has lost that {message.worker} claimed ticket {index}; join again")
+
     def _present_learner(self, message: Call) -> WorkerEntry:
         entry = self._present(message)
         if entry.kind != "learner":
             raise MessageError(f"{message.worker} is a {entry.kind}; only a learner may do this", 409)
         return entry
-
-    @property
-    def _samplers(self) -> dict[str, _Told]:
-        """What the samplers that are here have said."""
-        workers = self._ledger.state.workers
-        return {name: self._of(name, workers[name].epoch) for name in self.present if workers[name].kind == "sampler"}
-
-    def _of(self, worker: str, epoch: int) -> _Told:
-        told = self._told.get(worker)
-        if told is None or told.epoch != epoch:
-            told = self._told[worker] = _Told(epoch=epoch)
-        return told
-
-    def _count(self, message: Counted) -> _Told:
-        """What a sampler says of itself, added to what all have done: samplers come and go."""
-        told, samplers = self._of(message.worker, message.epoch), max(1, len(self._samplers))
-        drawn, waited = max(0, message.tokens - told.tokens), max(0.0, message.wait_s - told.wait_s)
-        self._counters = Counters(tokens=self._counters.tokens + drawn, wait_s=self._counters.wait_s + waited / samplers)
-        told.tokens, told.wait_s = told.tokens + drawn, told.wait_s + waited
-        return told

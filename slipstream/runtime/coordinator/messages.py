@@ -7,6 +7,7 @@ Every message is one POST. A head names the run and, but for `Join`, the worker 
 import json
 import struct
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -17,12 +18,13 @@ from slipstream.core.codec import CodecError, rollout_from_bytes, rollout_to_byt
 from slipstream.core.errors import SlipstreamError
 from slipstream.core.records import Batch, Partial, Prompt, Rollout, Ticket
 
-SCHEMA_VERSION = 1  # of these messages
+SCHEMA_VERSION = 2  # of these messages
 CODE_VERSION = __version__
 TERM_HEADER = "X-Slipstream-Term"  # the coordinator's, in every answer
 SEQUENCE_HEADER = "X-Slipstream-Sequence"  # of its ledger, where there is no batch yet
 FRAMED = "application/x-slipstream-framed"
 _BATCH_COUNTS = ("step", "refilled_groups", "stale_samples")
+_BATCH_PARTS = ("rollouts", "dropped", "aside")  # in the body one behind the other, their numbers in the head
 _LENGTH = struct.Struct("<I")
 
 Name = Field(min_length=1, max_length=200)
@@ -45,7 +47,7 @@ class Message(BaseModel):
 class Join(Message):
     """I want to take part. The same incarnation again is the same worker, one epoch later."""
 
-    kind: Literal["sampler", "learner"]
+    kind: Literal["sampler", "learner", "grader"]
     incarnation: str = Name
     capabilities: dict[str, str] = {}
     schema_version: int = SCHEMA_VERSION
@@ -175,6 +177,23 @@ class Publish(Call):
     canary: Canary | None = None  # the learner's; None: samplers' canaries are compared with nothing
 
 
+class Ratio(Message):
+    """`core.records.RolloutRatio`."""
+
+    sampler: str = Name
+    claimed_s: float
+    version: int = Field(ge=0)
+    tokens: int = Field(ge=0)
+    total: float = Field(ge=0)
+    squares: float = Field(ge=0)
+
+
+class Ratios(Call):
+    """What the learner found in an audit, a rollout each."""
+
+    ratios: list[Ratio]
+
+
 class Watch(Call):
     """Tell me when something changes that I have not seen."""
 
@@ -263,17 +282,18 @@ def cut_rollouts(sizes: Sequence[int], data: bytes) -> list[Rollout]:
 
 def frame_batch(batch: Batch) -> bytes:
     """A batch as a framed body."""
-    rollouts = [rollout_to_bytes(rollout) for rollout in (*batch.rollouts, *batch.dropped)]
-    counts = {name: getattr(batch, name) for name in _BATCH_COUNTS}
-    return frame({**counts, "trained": len(batch.rollouts)}, rollouts)
+    parts = {name: getattr(batch, name) for name in _BATCH_PARTS}
+    counts = {name: getattr(batch, name) for name in _BATCH_COUNTS} | {name: len(rollouts) for name, rollouts in parts.items()}
+    return frame(counts, [rollout_to_bytes(rollout) for rollouts in parts.values() for rollout in rollouts])
 
 
 def read_batch(body: bytes) -> Batch:
     """The batch that `frame_batch` wrote."""
     text, data = unframe(body)
     head = json.loads(text)
-    rollouts, trained = tuple(cut_rollouts(head["sizes"], data)), head["trained"]
-    return Batch(rollouts=rollouts[:trained], dropped=rollouts[trained:], **{name: head[name] for name in _BATCH_COUNTS})
+    rollouts = iter(cut_rollouts(head["sizes"], data))
+    parts = {name: tuple(islice(rollouts, head[name])) for name in _BATCH_PARTS}
+    return Batch(**parts, **{name: head[name] for name in _BATCH_COUNTS})
 
 
 def ticket_to_json(ticket: Ticket) -> dict[str, Any]:

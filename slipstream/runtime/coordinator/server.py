@@ -8,7 +8,8 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -26,13 +27,13 @@ from slipstream.runtime.coordinator.checks import Bounds
 from slipstream.runtime.coordinator.desk import Desk, RunFacts
 from slipstream.runtime.coordinator.tls import server_context
 from slipstream.runtime.failures import failures_logged
-from slipstream.runtime.ledger_policy import ledger_policy
+from slipstream.runtime.ledger_policy import environments, ledger_policy
 from slipstream.runtime.listener import bound
 from slipstream.runtime.shape import Shape, open_shape
 from slipstream.telemetry.jsonl import JsonlWriter, Row, read_jsonl
 from slipstream.telemetry.report import write_report
 from slipstream.telemetry.run_directory import RunDirectory
-from slipstream.telemetry.status import write_status
+from slipstream.telemetry.status import GradingStatus, write_status
 from slipstream.telemetry.trace import write_trace
 
 FAREWELL_S = 5.0  # for the last bytes of answers to be written
@@ -87,16 +88,26 @@ class _Run:
             shape.task,
             self._clock,
             run_id=run_id,
+            environment_of=environments(config, shape.task),
             lease_s=settings.lease_s,
             stalled_s=settings.stalled_s,
             warn=lambda text: self._desk.emit("coordinator", "warning", detail=text),
         )
-        facts = RunFacts(run_id=run_id, config=dump_config(config), run_dir=str(directory.path.resolve()), host=socket.gethostname())
+        self._graders = config.grading.on == "graders"
+        facts = RunFacts(
+            run_id=run_id,
+            config=dump_config(config),
+            run_dir=str(directory.path.resolve()),
+            host=socket.gethostname(),
+            grading=config.grading.on,
+        )
         tokens = shape.spec.vocab if shape.spec.known_tokens is None else shape.spec.known_tokens
         bounds = Bounds(
             prompts=shape.task,
             max_new_tokens=config.sampling.max_new_tokens,
             tokens=tokens,
+            ratio_band=config.trust.ratio_band,
+            ratio_tokens=config.trust.ratio_tokens,
             agents_prompt_tokens=shape.task.max_prompt_tokens if isinstance(shape.task, AgentTask) else None,
         )
         announcements = Announcements(keep=config.mode.eta + 2)
@@ -116,7 +127,7 @@ class _Run:
             tasks = [asyncio.create_task(one) for one in (told.wait(), app.over.wait(), self._tick(app))]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             self._desk.closing = True
-            app.wake()
+            app.end_polls()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -131,13 +142,13 @@ class _Run:
         """Lets leases end, until the run is over and everyone has left."""
         while not (self._desk.done and self._desk.finished and not self._desk.present):
             await asyncio.sleep(self._lease_s / 10)
-            await app.call(self._look)
+            await app.call(partial(self._look, app.verdicts.status() if self._graders else None))
         return True
 
-    def _look(self) -> None:
+    def _look(self, grading: GradingStatus | None) -> None:
         """Called in the ledger's thread."""
         self._desk.expire()
-        write_status(self._directory.status, self._desk.moment())
+        write_status(self._directory.status, replace(self._desk.moment(), grading=grading))
 
     def close(self) -> None:
         """Trace and report of a run that is over; then the files."""

@@ -16,12 +16,7 @@ class Address:
     ca_file: Path | None = None  # certificates to trust, also those of others that serve weights; None: the system's
 
     def __post_init__(self) -> None:
-        try:
-            parts = urlsplit(self.url)
-            usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and parts.path in ("", "/")
-        except ValueError:  # a port that is no number
-            usable = False
-        if not usable:
+        if not _usable(self.url):
             raise UsageError(f"--join {self.url}: not the address of a coordinator; it looks like http://host:port")
 
 
@@ -33,8 +28,21 @@ class JoinSettings:
     name: str | None = None  # the same after a restart: takes its place again at once
     host: str | None = None  # address to serve weights at; None: the one on the way to the coordinator
     port: int = 0  # to serve weights at; 0: any free one
+    advertise: str | None = None  # URL at which others reach that server; None: the one it listens at
     tls_cert: Path | None = None  # of the server of weights
     tls_key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.advertise is not None and not _usable(self.advertise):
+            raise UsageError(f"--advertise {self.advertise}: not an address to serve weights at; it looks like http://host:port")
+
+
+def _usable(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and parts.path in ("", "/"))
+    except ValueError:  # a port that is no number
+        return False
 
 
 def secret(file: Path | None) -> str | None:

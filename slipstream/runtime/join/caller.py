@@ -52,7 +52,10 @@ class Answer:
 
 
 class Caller:
-    """Thread-safe. `term` is the coordinator's as of the last answer. `end`, and `stopped` turning true, break off all waiting."""
+    """Thread-safe. `term` is the coordinator's as of the last answer. `end`, and `stopped` turning true, break off all waiting.
+
+    `deadline_s` is that of one try: a connection whose other end has gone without a word is noticed by nothing else.
+    """
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class Caller:
         self._ssl = client_context(address.ca_file) if address.url.startswith("https:") else None
         self._role, self._clock, self._rng = role, clock, rng
         self.events: Events = NullEvents()  # until the role has joined and knows where its events go
-        self._patience_s, self._deadline_s = patience_s, deadline_s
+        self._patience_s, self.deadline_s = patience_s, deadline_s
         self._ending = threading.Event()
         self._pause, self._stopped = pause or self._ending.wait, stopped
         self._mine = threading.local()
@@ -91,16 +94,19 @@ class Caller:
                 connection.close()
             self._connections.clear()
 
-    def post(self, name: str, body: bytes, *, wait_s: float = 0.0, patience_s: float | None = None) -> Answer:
-        """The answer to POST /v1/`name`.
+    def post(
+        self, name: str, body: bytes, *, wait_s: float = 0.0, patience_s: float | None = None, deadline_s: float | None = None
+    ) -> Answer:
+        """The answer to POST /v1/`name`. `deadline_s`: of one try, where it is another than the caller's.
 
         Raises StaleEpoch or Refused as the coordinator does, RunFailed when it has been away for `patience_s`, Ending when told to.
         """
         patience_s = self._patience_s if patience_s is None else patience_s
+        deadline_s = (self.deadline_s if deadline_s is None else deadline_s) + wait_s
         began_s, pause_s = self._clock.now_s(), FIRST_PAUSE_S
         while True:
             try:
-                answer = self._once(name, body, self._deadline_s + wait_s)
+                answer = self._once(name, body, deadline_s)
             except _LOST as error:
                 cause = str(error) or type(error).__name__
             else:

@@ -6,17 +6,19 @@ it could lose by that, so its calls join anew, unless the run went on without it
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from slipstream.core.clock import Clock
 from slipstream.core.codec import rollout_to_bytes
 from slipstream.core.errors import RunFailed, StaleEpoch
-from slipstream.core.records import Batch, Partial, Receipt, Rollout, Ticket
+from slipstream.core.records import Batch, Partial, Receipt, Rollout, RolloutRatio, Ticket
 from slipstream.runtime.coordinator.messages import Canary, Counters, Joined, News, frame, partial_to_wire, read_batch, ticket_from_json
 from slipstream.runtime.join.caller import Answer
 from slipstream.runtime.join.membership import Head, Seat
 
 POLL_S = 20.0  # a long poll for news
+EPOCHS = 10  # that one call of a learner may go through
 BATCH_POLL_S = 2.0  # a long poll for a batch: the learner looks at its stop flag in between
 
 
@@ -100,7 +102,8 @@ class RemoteLedger:
 
     def watch(self, seen: Sequence[str]) -> News | None:
         """What is new since the state called `seen`; None when nothing came up for a while."""
-        answer = self._seat.call("watch", {"seen": list(seen), "wait_s": POLL_S}, wait_s=POLL_S)
+        wait_s = min(POLL_S, self._seat.joined.lease_s)
+        answer = self._seat.call("watch", {"seen": list(seen), "wait_s": wait_s}, wait_s=wait_s)
         return None if answer.status == 204 else News.model_validate_json(answer.body)
 
     def begin(self, version: int) -> int:
@@ -145,6 +148,11 @@ class RemoteLedger:
             wait_s=self.drawn.wait_s + max(0.0, counted.wait_s - before.wait_s),
         )
 
+    def ratios(self, found: Sequence[RolloutRatio]) -> None:
+        """What an audit of this learner found of the samplers."""
+        if found:
+            self._as_learner("ratios", {"ratios": [asdict(one) for one in found]})
+
     def sync(self) -> None:
         self._as_learner("sync")
 
@@ -153,15 +161,16 @@ class RemoteLedger:
 
     def _as_learner(self, name: str, fields: Head | None = None, *, wait_s: float = 0.0) -> Answer:
         """The call, again in a new epoch where this one has ended. Raises RunFailed when the run went on without this learner."""
-        before = self._seat.joined
-        try:
-            return self._seat.call(name, fields, wait_s=wait_s)
-        except StaleEpoch:
-            joined = self._seat.rejoin(before.epoch)
-            mine = (self._version, self._version + 1) if name == "commit" else (self._version,)
-            if joined.lineage != before.lineage or joined.version not in mine:
-                raise RunFailed(
-                    f"while {before.worker} was away at version {self._version} of lineage {before.lineage}, the run went on to version "
-                    f"{joined.version} of lineage {joined.lineage}; start the learner again"
-                ) from None
-            return self._seat.call(name, fields, wait_s=wait_s)
+        for _ in range(EPOCHS):  # one may end while the coordinator is away once more
+            before = self._seat.joined
+            try:
+                return self._seat.call(name, fields, wait_s=wait_s)
+            except StaleEpoch:
+                joined = self._seat.rejoin(before.epoch)
+                mine = (self._version, self._version + 1) if name == "commit" else (self._version,)
+                if joined.lineage != before.lineage or joined.version not in mine:
+                    raise RunFailed(
+                        f"while {before.worker} was away at version {self._version} of lineage {before.lineage}, the run went on to "
+                        f"version {joined.version} of lineage {joined.lineage}; start the learner again"
+                    ) from None
+        raise RunFailed(f"the lease of {self._seat.joined.worker} has ended {EPOCHS} times in a row before {name} was answered")

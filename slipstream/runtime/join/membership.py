@@ -17,7 +17,7 @@ Head = dict[str, Any]
 class Applicant:
     """Who wants to join."""
 
-    kind: Literal["sampler", "learner"]
+    kind: Literal["sampler", "learner", "grader"]
     incarnation: str  # a name for life: the same again is the same worker, one epoch later
     capabilities: Mapping[str, str]
 

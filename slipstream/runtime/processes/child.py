@@ -1,6 +1,7 @@
 """One role's process, as its supervisor sees it: started with a log file, looked at, signalled, and how it ended. An actor."""
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -10,6 +11,8 @@ from pathlib import Path
 from slipstream.runtime.processes.parent import PARENT
 
 LAST_LINES = 15
+FULL_BYTES = 64 << 10  # less room than that is none
+_SAID = "slipstream: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,15 +22,29 @@ class Exit:
     code: int  # below 0: by that signal
     peak_bytes: int  # high-water mark of its memory
     last_lines: tuple[str, ...]  # of its log
+    disk_full: bool = False  # that of its log, which may lack what it said last
 
     @property
-    def cause(self) -> str:
-        """For people."""
+    def end(self) -> str:
+        """For people: the exit code or signal."""
         if self.code >= 0:
             return f"exit code {self.code}"
         number = signal.Signals(-self.code)
         killed = ": perhaps by the system, for its memory" if number is signal.SIGKILL else ""
         return f"signal {number.name}{killed}"
+
+    @property
+    def cause(self) -> str:
+        """For people: the end, and what the process said of it."""
+        return f"{self.end}: {self.words}" if self.code >= 0 and self.words else self.end
+
+    @property
+    def words(self) -> str:
+        """What it gave as its cause, if it did."""
+        said = (line.removeprefix(_SAID) for line in reversed(self.last_lines) if line.startswith(_SAID))
+        if self.disk_full:
+            return next((words for words in said if "no space left" in words), "no space left on device, not even for its log")
+        return next(said, "")
 
 
 class Child:
@@ -57,11 +74,16 @@ class Child:
         if not pid:
             return None
         self._process.returncode = os.waitstatus_to_exitcode(status)
-        return Exit(code=self._process.returncode, peak_bytes=usage.ru_maxrss * 1024, last_lines=self._last_lines())
+        return Exit(
+            code=self._process.returncode, peak_bytes=usage.ru_maxrss * 1024, last_lines=self._last_lines(), disk_full=self._disk_full()
+        )
 
     def signal(self, number: signal.Signals) -> None:
         """Not through Popen, which would first look whether it has ended, and leave nothing for `poll` to find."""
         os.kill(self.pid, number)
+
+    def _disk_full(self) -> bool:
+        return shutil.disk_usage(self.log.parent).free < FULL_BYTES
 
     def _last_lines(self) -> tuple[str, ...]:
         with self.log.open("rb") as file:

@@ -3,16 +3,26 @@
 import json
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from typing import Any
 
 DEADLINE_S = 2.0
 
 
-def health(url: str) -> set[str] | None:
-    """Names of the workers that are here; None where the coordinator does not answer."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What the coordinator says of the run."""
+
+    names: frozenset[str]  # of the workers that are here
+    version: int
+
+
+def health(url: str) -> Health | None:
+    """None where the coordinator does not answer."""
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=DEADLINE_S) as response:
-            return set(json.load(response)["names"])
+            told = json.load(response)
+            return Health(names=frozenset(told["names"]), version=told["version"])
     except (OSError, ValueError, KeyError):
         return None
 

@@ -95,7 +95,7 @@ class _Learning:
         recorder = Recorder(directory, one.clock, progress, one.events)
         chunks = ChunkStore(keep=config.mode.eta + 2)
         one.server.start(chunks)
-        announcer = Announcer(self._ledger, one.caller, one.server.url, keep=config.mode.eta + 2, computed_by=_computed_by(config))
+        announcer = Announcer(self._ledger, one.caller, one.weights_url, keep=config.mode.eta + 2, computed_by=_computed_by(config))
         store = PublishedStore(
             chunks=chunks,
             keep=config.mode.eta + 2,
@@ -134,7 +134,16 @@ class _Learning:
         store = CanaryStore(store=published, learner=learner, canary=drawn, expect=announcer.expect)
         counters = SamplerCounters(tokens=lambda: ledger.drawn.tokens, wait_s=lambda: ledger.drawn.wait_s)
         learn = build_learn(
-            config, policy, learner=learner, ledger=ledger, store=store, counters=counters, phases=self._phases, events=events, clock=clock
+            config,
+            policy,
+            learner=learner,
+            ledger=ledger,
+            store=store,
+            counters=counters,
+            phases=self._phases,
+            events=events,
+            clock=clock,
+            on_ratios=ledger.ratios,
         )
         roles = Roles(
             learn=_Attentive(learn=learn, announcer=announcer, participant=self._one),

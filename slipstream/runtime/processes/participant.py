@@ -6,7 +6,7 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -18,15 +18,18 @@ from slipstream.core.records import Progress
 from slipstream.loop.phases import Phases
 from slipstream.runtime.coordinator.tls import server_context
 from slipstream.runtime.join.address import JoinSettings
-from slipstream.runtime.join.caller import Caller, Ending
+from slipstream.runtime.join.caller import DEADLINE_S, Caller, Ending
 from slipstream.runtime.join.events import RemoteEvents
 from slipstream.runtime.join.membership import Applicant, Head, Seat
 from slipstream.runtime.join.renewer import Renewer
-from slipstream.runtime.processes.weight_server import WeightServer, own_address
 from slipstream.runtime.stop import StopFlag
 from slipstream.runtime.watchdog import Watchdog, end_process
 
+if TYPE_CHECKING:
+    from slipstream.runtime.processes.weight_server import WeightServer
+
 GRACE_S = 15.0  # for a role with an overdue phase to end by itself; whoever supervises it starts it again
+LEAST_DEADLINE_S = 5.0  # of a call; else as long as a lease: who waits for longer has lost it anyway
 FAREWELL_S = 5.0  # for the last events and for leaving, with a coordinator that does not answer
 
 
@@ -34,21 +37,23 @@ class Participant:
     """One process in a run, from joining to `end`."""
 
     def __init__(
-        self, kind: Literal["sampler", "learner"], settings: JoinSettings, capabilities: Mapping[str, str], stop: StopFlag
+        self, kind: Literal["sampler", "learner", "grader"], settings: JoinSettings, capabilities: Mapping[str, str], stop: StopFlag
     ) -> None:
         """Joins. Raises UsageError when the coordinator refuses, Ending when told to stop while it was away."""
         address = settings.address
-        tls = server_context(settings.tls_cert, settings.tls_key)
+        told = {**capabilities, "host": socket.gethostname(), "pid": str(os.getpid())}
         self.caller = Caller(address, role=kind, clock=SystemClock(), rng=np.random.default_rng(), stopped=stop.is_set)
         with ExitStack() as unless_joined:
-            host = settings.host or own_address(address.url)
-            self.server = WeightServer(host=host, port=settings.port, token=address.token, tls=tls)
-            unless_joined.callback(self.server.close)
-            told = {**capabilities, "host": socket.gethostname(), "pid": str(os.getpid()), "weights": self.server.url}
+            self._server = _weight_server(settings) if kind != "grader" else None
+            if self._server is not None:
+                unless_joined.callback(self._server.close)
+                self.weights_url = settings.advertise or self._server.url  # where others reach the server
+                told["weights"] = self.weights_url
             applicant = Applicant(kind=kind, incarnation=settings.name or uuid.uuid4().hex, capabilities=told)
             self.seat = Seat(self.caller, applicant)
             unless_joined.pop_all()
         joined = self.seat.joined
+        self.caller.deadline_s = min(DEADLINE_S, max(LEAST_DEADLINE_S, joined.lease_s))
         self.config: RunConfig = parse_config(joined.config)
         self.clock = SystemClock(offset_s=joined.clock_s)
         self.events = RemoteEvents(self.seat, self.clock)
@@ -61,6 +66,12 @@ class Participant:
     def name(self) -> str:
         """The worker's, as everybody calls it."""
         return self.seat.joined.worker
+
+    @property
+    def server(self) -> "WeightServer":
+        """Of a role that has weights."""
+        assert self._server is not None
+        return self._server
 
     def keep_lease(self, progress: Callable[[], Progress], counters: Callable[[], Head], on_change: Callable[[], None]) -> Renewer:
         """Renew from now on."""
@@ -82,7 +93,8 @@ class Participant:
         if self._overdue:
             raise RunFailed(self._overdue)
         self.events.check()
-        self.server.check()
+        if self._server is not None:
+            self._server.check()
         if self.renewer is not None:
             self.renewer.check()
 
@@ -97,4 +109,13 @@ class Participant:
         except (SlipstreamError, Ending) as error:
             print(f"slipstream: could not leave politely: {error}", file=sys.stderr, flush=True)
         self.caller.end()
-        self.server.close()
+        if self._server is not None:
+            self._server.close()
+
+
+def _weight_server(settings: JoinSettings) -> "WeightServer":
+    """Lazily: it brings the libraries of arrays, which a grader starts without."""
+    from slipstream.runtime.processes.weight_server import WeightServer, own_address
+
+    address, tls = settings.address, server_context(settings.tls_cert, settings.tls_key)
+    return WeightServer(host=settings.host or own_address(address.url), port=settings.port, token=address.token, tls=tls)

@@ -16,21 +16,25 @@ from slipstream.core.errors import StaleEpoch
 from slipstream.core.records import Partial, Progress, WeightVersion
 from slipstream.core.rng import stream_seed
 from slipstream.engine.engine import Engine
+from slipstream.envs.host import EnvironmentHost
 from slipstream.loop.dispatch import Dispatch
 from slipstream.loop.phases import Phases
 from slipstream.models.weight import Precision
+from slipstream.runtime.agents.host import AgentHost
 from slipstream.runtime.assembly import build_engine, collector, longest, sampling_rules
 from slipstream.runtime.coordinator.messages import Canary, News
 from slipstream.runtime.coordinator.tls import client_context
 from slipstream.runtime.devices import configure_jax
 from slipstream.runtime.environments import open_environments
 from slipstream.runtime.join.address import JoinSettings
+from slipstream.runtime.join.grading import RemoteGrading
 from slipstream.runtime.join.ledger import RemoteLedger
 from slipstream.runtime.join.membership import Head
 from slipstream.runtime.join.watch import NewsWatch
 from slipstream.runtime.processes.canary import CanarySampler, canary
 from slipstream.runtime.processes.manifests import manifest_from_json
 from slipstream.runtime.processes.participant import FAREWELL_S, Participant
+from slipstream.runtime.processes.sampler_metrics import Latest
 from slipstream.runtime.shape import Shape, open_shape
 from slipstream.runtime.stop import StopFlag
 from slipstream.weights.chunks import ChunkStore
@@ -42,19 +46,21 @@ LOOK_S = 0.5  # longest sleep between two looks at what the coordinator wants
 STALL_S = 10.0  # a source of weights that sends nothing for so long is passed over
 
 
-def sample(settings: JoinSettings, precision: Precision | None, stop: StopFlag) -> None:
-    """Sample until the run is over or `stop` is set.
+def sample(settings: JoinSettings, precision: Precision | None, stop: StopFlag, metrics_port: int | None = None) -> None:
+    """Sample until the run is over or `stop` is set. `metrics_port`: where its own figures are served; None: nowhere.
 
     Raises UsageError when the coordinator refuses to be joined, RunFailed when it is away for too long or sampling fails.
     """
     configure_jax()
     import jax
 
-    participant = Participant("sampler", settings, {"device": jax.default_backend()}, stop)
-    try:
-        _Sampler(participant, settings, precision, stop).run()
-    finally:
-        participant.end(leaves=True)
+    figures = Latest()
+    with figures.served(settings, metrics_port):
+        participant = Participant("sampler", settings, {"device": jax.default_backend()}, stop)
+        try:
+            _Sampler(participant, settings, precision, stop, figures).run()
+        finally:
+            participant.end(leaves=True)
 
 
 @dataclass(slots=True)
@@ -70,8 +76,10 @@ class _Pulse:
 class _Sampler:
     """One process's; what it works on is made anew in each epoch."""
 
-    def __init__(self, participant: Participant, settings: JoinSettings, precision: Precision | None, stop: StopFlag) -> None:
-        self._one, self._stop = participant, stop
+    def __init__(
+        self, participant: Participant, settings: JoinSettings, precision: Precision | None, stop: StopFlag, figures: Latest
+    ) -> None:
+        self._one, self._stop, self._figures = participant, stop, figures
         self._precision: Precision | None = precision
         config, clock = participant.config, participant.clock
         self._shape: Shape = open_shape(config)
@@ -94,15 +102,20 @@ class _Sampler:
             while not self._ended():
                 one.check()
                 self._watch.check()
+                self._figures.check()
                 seen = self._ledger.sequence
                 try:
-                    if renewer.stale.is_set() or (renewer.standing and renewer.standing.lineage > one.seat.joined.lineage):
+                    if renewer.stale or (renewer.standing and renewer.standing.lineage > one.seat.joined.lineage):
                         raise StaleEpoch("the lease has ended")
                     if not self._turn():
                         self._ledger.wait_change(seen, LOOK_S)
                 except StaleEpoch as error:
                     self._begin_again(str(error))
-            self._farewell()
+            try:
+                self._farewell()
+            except StaleEpoch as error:  # what it had is somebody else's already
+                one.events.emit(one.name, "lease_lost", cause=str(error), tokens=self._dispatch.tokens)
+                self._dispatch.close(drain=False)
         finally:
             self._phases.enter("ended")
             watchdog.close()
@@ -119,6 +132,7 @@ class _Sampler:
             pulse.tokens, pulse.token_s = self._dispatch.tokens, now_s
         if self._engine.version != pulse.version:
             pulse.version, pulse.load_s = self._engine.version, now_s
+        self._figures.note(self._dispatch, self._engine, self._phases, self._one.seat.joined.epoch)
         return busy
 
     def _begin_again(self, cause: str) -> None:
@@ -132,7 +146,6 @@ class _Sampler:
         one.seat.rejoin(one.seat.joined.epoch)
         if renewer is not None:
             renewer.standing = None
-            renewer.stale.clear()
         self._engine, self._dispatch = self._anew()
 
     def _anew(self) -> tuple[Engine, Dispatch]:
@@ -142,7 +155,7 @@ class _Sampler:
         joined = one.seat.joined
         dispatch = Dispatch(
             sampler=CanarySampler(engine, canary(self._shape.spec, longest(config, self._shape)), self._prove),
-            environments=open_environments(self._shape.task, clock=one.clock, on_answer=self._ledger.wake, events=one.events),
+            environments=self._environments(),
             ledger=self._ledger,
             store=self._store,
             collector=collector(config, self._shape, engine, joined.run_id, joined.lineage),
@@ -152,6 +165,13 @@ class _Sampler:
             clock=one.clock,
         )
         return engine, dispatch
+
+    def _environments(self) -> RemoteGrading | EnvironmentHost | AgentHost:
+        """Who answers what is drawn in this epoch."""
+        one = self._one
+        if one.config.grading.on == "graders":
+            return RemoteGrading(one.seat, self._ledger.wake)
+        return open_environments(self._shape.task, clock=one.clock, on_answer=self._ledger.wake, events=one.events)
 
     def _prove(self, weights: WeightVersion, logprobs: np.ndarray) -> None:
         self._ledger.prove(weights.version, weights.digest, Canary(computed_by=self._engine.sampler_class, logprobs=logprobs.tolist()))
@@ -209,11 +229,12 @@ def _store(one: Participant, settings: JoinSettings) -> RemoteStore:
     config: RunConfig = one.config
     clock: Clock = one.clock
     tls = client_context(settings.address.ca_file) if settings.address.ca_file else None
+    stall_s = min(STALL_S, one.caller.deadline_s)
     chunks = ChunkStore(keep=config.mode.eta + 2)
     fetcher = Fetcher(
         store=chunks,
-        open_source=lambda url: open_source(url, settings.address.token or "", STALL_S, tls),
-        rules=FetchRules(stall_s=STALL_S, seed=stream_seed(config.run.seed, "weights", one.name) & 0x7FFFFFFF),
+        open_source=lambda url: open_source(url, settings.address.token or "", stall_s, tls),
+        rules=FetchRules(stall_s=stall_s, seed=stream_seed(config.run.seed, "weights", one.name) & 0x7FFFFFFF),
         clock=clock,
         events=one.events,
         role=one.name,

@@ -1,4 +1,4 @@
-"""`slipstream train --on processes`: coordinator, learner and samplers on this machine, started and kept alive. An actor.
+"""`slipstream train --on processes`: coordinator, learner, samplers and graders on this machine, started and kept alive. An actor.
 
 A role that dies is started again, under its name, so that it takes its place at once; one that dies again and again ends the run
 with its cause. A role that is not heard of for long is killed and started again. Told to stop, everybody leaves politely, the
@@ -20,13 +20,13 @@ from slipstream.runtime.stop import STOPPED, StopFlag
 
 LOOK_S = 0.1
 LISTEN_S = 1.0  # between two questions of who is here
-RESTARTS = 5  # of one role, each time before it has lived for SETTLED_S
+RESTARTS = 5  # of one role, each time before it has lived for SETTLED_S or the run has come further than ever
 SETTLED_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 START_S = 120.0  # for the coordinator to answer
 DRAIN_S = 120.0  # for everybody to leave, once told to
 SILENT_S = 300.0  # a role that its coordinator does not hear of for so long is as good as dead
-COORDINATOR = "coordinator"
+COORDINATOR, GRADER = "coordinator", "grader-"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,6 +38,7 @@ class Role:
     child: Child | None = None
     started_s: float = 0.0
     heard_s: float = 0.0  # when its coordinator last knew it
+    started_version: int = 0  # the highest that the run had come to by then
     failures: int = 0  # in a row
     restart_at_s: float | None = None
     done: bool = False
@@ -56,12 +57,13 @@ class Supervisor:
         look: Callable[[], None] = lambda: None,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`roles`: coordinator, which answers at `url`, learner, samplers. `look` is called again and again; `note` tells a person."""
+        """`roles`: coordinator, which answers at `url`, learner, the others. `look` is called again and again; `note` tells a person."""
         self._run_dir, self._url, self._stop, self._look, self._note = run_dir, url, stop, look, note
         self._roles = list(roles)
         self._coordinator, self._learner = self._roles[:2]
         self._notes = Notes(url)
         self._listened_s = 0.0
+        self._version = 0  # the highest that the run has come to
 
     def run(self) -> bool:
         """To the end of the run (True), or until told to stop (False). Raises RunFailed when a role cannot be kept alive."""
@@ -115,7 +117,8 @@ class Supervisor:
             return
         if ended.code == UsageError.exit_code:
             raise UsageError(_words(role, ended))
-        role.failures = role.failures + 1 if now_s - role.started_s < SETTLED_S else 1
+        settled = now_s - role.started_s >= SETTLED_S or self._version > role.started_version
+        role.failures = 1 if settled else role.failures + 1
         self._notes.add(
             "role_died",
             name=role.name,
@@ -123,11 +126,12 @@ class Supervisor:
             signal=signal.Signals(-ended.code).name if ended.code < 0 else None,
             peak_bytes=ended.peak_bytes,
             last_lines=list(ended.last_lines),
+            disk_full=ended.disk_full,
             deaths=role.failures,
         )
         self._note(f"{role.name} died: {ended.cause}; it is started again")
         if role.failures > RESTARTS:
-            raise RunFailed(f"{role.name} died {role.failures} times in a row, the last time by {ended.cause}: {_words(role, ended)}")
+            raise RunFailed(f"{role.name} died {role.failures} times in a row, the last time by {ended.end}: {_words(role, ended)}")
         role.restart_at_s = now_s + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (role.failures - 1))
 
     def _listen(self, now_s: float) -> None:
@@ -136,9 +140,9 @@ class Supervisor:
             return
         here, self._listened_s = health(self._url), now_s
         if here is not None:
-            self._coordinator.heard_s = now_s
+            self._coordinator.heard_s, self._version = now_s, max(self._version, here.version)
             for role in self._roles[1:]:
-                if role.name in here:
+                if role.name in here.names:
                     role.heard_s = now_s
         for role in self._roles:
             silent_s = now_s - max(role.heard_s, role.started_s)
@@ -150,16 +154,17 @@ class Supervisor:
 
     def _start(self, role: Role) -> None:
         role.child, role.restart_at_s = Child(role.command, self._log(role)), None
-        role.started_s = time.monotonic()
+        role.started_s, role.started_version = time.monotonic(), self._version
         self._notes.add("role_started", name=role.name, pid=role.child.pid, start=len(role.exits) + 1)
 
     def _log(self, role: Role) -> Path:
         return self._run_dir / "logs" / f"{role.name}.log"
 
     def _drain(self) -> None:
-        """Samplers and learner first: they have something to tell the coordinator."""
+        """Samplers and learner first: they have something to tell the coordinator, and perhaps something to be judged."""
         until_s = time.monotonic() + DRAIN_S
-        for roles in (self._roles[1:], [self._coordinator]):
+        graders = [role for role in self._roles if role.name.startswith(GRADER)]
+        for roles in ([role for role in self._roles[1:] if role not in graders], graders, [self._coordinator]):
             for role in roles:
                 if role.child is not None:
                     role.child.signal(signal.SIGTERM)
@@ -180,12 +185,11 @@ class Supervisor:
 
 def _words(role: Role, ended: Exit) -> str:
     """What the process said last."""
-    said = [line for line in ended.last_lines if line.strip()]
-    words = next((line.removeprefix("slipstream: ") for line in reversed(said) if line.startswith("slipstream: ")), None)
-    return f"{words or (said[-1] if said else 'it said nothing')}\nlog: logs/{role.name}.log"
+    last = next((line for line in reversed(ended.last_lines) if line.strip()), "it said nothing")
+    return f"{ended.words or last}\nlog: logs/{role.name}.log"
 
 
-def roles_of(run_dir: Path, port: int, samplers: int, lease_s: float) -> list[Role]:
+def roles_of(run_dir: Path, port: int, samplers: int, graders: int, lease_s: float) -> list[Role]:
     """The roles of a run on this machine, its coordinator at a port."""
     url = f"http://127.0.0.1:{port}"
 
@@ -196,6 +200,7 @@ def roles_of(run_dir: Path, port: int, samplers: int, lease_s: float) -> list[Ro
         role(COORDINATOR, "coordinator", "--run-dir", str(run_dir), "--port", str(port), "--lease", f"{lease_s:g}"),
         role("learner", "learner", "--join", url, "--name", "learner", "--run-dir", str(run_dir)),
         *(role(name, "sampler", "--join", url, "--name", name) for name in (f"sampler-{index}" for index in range(samplers))),
+        *(role(name, "grader", "--join", url, "--name", name) for name in (f"{GRADER}{index}" for index in range(graders))),
     ]
 
 

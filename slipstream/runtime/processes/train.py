@@ -14,17 +14,27 @@ from slipstream.telemetry.progress import Progress
 from slipstream.telemetry.run_directory import RunDirectory
 
 
-def train(config: RunConfig, directory: RunDirectory, progress: Progress, stop: StopFlag, *, samplers: int, lease_s: float) -> Finished:
-    """Run to the last step. Raises Interrupted when `stop` is set, RunFailed with its cause when a role cannot be kept alive."""
+def train(
+    config: RunConfig, directory: RunDirectory, progress: Progress, stop: StopFlag, *, samplers: int, graders: int | None, lease_s: float
+) -> Finished:
+    """`graders` None: one, where the run has graders.
+
+    Run to the last step. Raises Interrupted when `stop` is set, RunFailed with its cause when a role cannot be kept alive."""
     if not config.has_rollouts:
         raise UsageError("a run of static corpora alone has nothing to sample; train it with --on embedded")
+    judges = config.grading.on == "graders"
+    graders = int(judges) if graders is None else graders
+    if judges != bool(graders):
+        fix = "give at least 1" if judges else "a run keeps who judges; start a new one for graders, or leave it out"
+        raise UsageError(f"--graders {graders} does not go with grading.on = {config.grading.on!r}; {fix}")
     progress.start(f"{config.run.recipe} · {config.mode.kind} · seed {config.run.seed}", config.run.steps)
     progress.note(f"run directory {directory.path}")
-    progress.phase(f"starting a coordinator, a learner and {samplers} sampler{'s' if samplers != 1 else ''}")
+    named = [f"{count} {role}{'s' if count != 1 else ''}" for count, role in ((samplers, "sampler"), (graders, "grader")) if count]
+    progress.phase(f"starting a coordinator, a learner and {' and '.join(named)}")
     directory.release()  # the coordinator takes it
     follower = Follower(directory, progress)
     port = free_port()
-    roles = roles_of(directory.path, port, samplers, lease_s)
+    roles = roles_of(directory.path, port, samplers, graders, lease_s)
     over = Supervisor(directory.path, f"http://127.0.0.1:{port}", roles, stop, follower.look, progress.note).run()
     steps = max((row["step"] for row in read_jsonl(directory.metrics)), default=0)
     if not over:

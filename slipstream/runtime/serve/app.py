@@ -133,7 +133,11 @@ async def _metrics(app: App, request: web.Request) -> web.Response:
         "requests_waiting": ("Samples that wait for a slot.", figures.waiting),
         "weight_version": ("Version of the weights that draw now.", figures.version),
     }
-    return web.Response(body=app.metrics.text(gauges).encode(), headers={"Content-Type": CONTENT_TYPE})
+    counters = {
+        "prefilled_tokens_total": ("Prompt tokens that were computed.", figures.prefilled_tokens),
+        "reused_tokens_total": ("Prompt tokens found in pages kept of requests that have ended.", figures.reused_tokens),
+    }
+    return web.Response(body=app.metrics.text(gauges, counters).encode(), headers={"Content-Type": CONTENT_TYPE})
 
 
 async def _models(app: App, request: web.Request) -> web.Response:

@@ -26,6 +26,12 @@ STUCK_AFTER_S = 300.0  # of one call of the engine: a few tokens, at most with t
 class StreamingSampler(Sampler, Protocol):
     """A sampler that can be asked for what it has drawn so far, and told to stop."""
 
+    @property
+    def prefilled_tokens(self) -> int: ...
+
+    @property
+    def reused_tokens(self) -> int: ...
+
     def abort(self, key: Key) -> Sample | None: ...
 
     def drawn(self, key: Key, start: int = 0) -> tuple[list[int], list[float], list[int]]: ...
@@ -51,6 +57,8 @@ class Figures:
     running: int
     waiting: int
     version: int
+    prefilled_tokens: int = 0  # since it was made
+    reused_tokens: int = 0
 
 
 class EngineLoop:
@@ -190,7 +198,13 @@ class EngineLoop:
 
     def _look(self) -> None:
         sampler = self._sampler
-        self.figures = Figures(running=sampler.running(), waiting=sampler.waiting(), version=sampler.version)
+        self.figures = Figures(
+            running=sampler.running(),
+            waiting=sampler.waiting(),
+            version=sampler.version,
+            prefilled_tokens=sampler.prefilled_tokens,
+            reused_tokens=sampler.reused_tokens,
+        )
 
     def _ended(self) -> None:
         if self._worker.failure is not None:

@@ -41,8 +41,8 @@ class Metrics:
         self.first_token_s = Histogram(_FIRST_TOKEN_S)  # from the request's arrival, its wait for a slot included
         self.between_tokens_s = Histogram(_BETWEEN_S)  # time between deliveries over the tokens delivered
 
-    def text(self, gauges: Mapping[str, tuple[str, float]]) -> str:
-        """Everything, with `gauges` (help and value by name) as they are now."""
+    def text(self, gauges: Mapping[str, tuple[str, float]], counters: Mapping[str, tuple[str, int]]) -> str:
+        """Everything, with `gauges` and the engine's `counters` (help and value by name) as they are now."""
         lines: list[str] = []
         for name, (told, value) in gauges.items():
             lines += _family(name, "gauge", told, [f"slipstream_{name} {value:g}"])
@@ -51,10 +51,11 @@ class Metrics:
             for (endpoint, outcome), count in sorted(self.requests.items())
         ]
         lines += _family("requests_total", "counter", "Requests that have ended, by outcome.", requests)
-        for name, told, value in (
-            ("prompt_tokens_total", "Prompt tokens of the samples taken.", self.prompt_tokens),
-            ("completion_tokens_total", "Tokens drawn and delivered.", self.completion_tokens),
-        ):
+        own = {
+            "prompt_tokens_total": ("Prompt tokens of the samples taken.", self.prompt_tokens),
+            "completion_tokens_total": ("Tokens drawn and delivered.", self.completion_tokens),
+        }
+        for name, (told, value) in (own | dict(counters)).items():
             lines += _family(name, "counter", told, [f"slipstream_{name} {value}"])
         for name, told, histogram in (
             ("time_to_first_token_seconds", "From a request's arrival to its sample's first token.", self.first_token_s),

@@ -7,7 +7,7 @@ class Lanes {
   constructor(data) {
     this.data = data;
     this.scale = data.duration_s / data.ticks;
-    for (const name of ["start", "end", "step", "age", "reward", "segment_count", "segment_version", "segment_tokens"]) {
+    for (const name of ["start", "end", "step", "age", "reward", "fate", "segment_count", "segment_version", "segment_tokens"]) {
       this[name] = data[name] ? unpack(data[name]) : new Uint32Array(0);
     }
     this.textIndex = data.texts.index ? unpack(data.texts.index) : new Int32Array(0);
@@ -343,10 +343,11 @@ class Lanes {
       tokens += this.segment_tokens[k];
     }
     const reward = Number.isNaN(this.reward[i]) ? "no reward" : `reward ${write.number(this.reward[i])}`;
-    const { texts } = this.data;
+    const { texts, fates } = this.data;
+    const fate = fates[this.fate[i]] === "trained" ? "trained in" : `${fates[this.fate[i]]} before`;
     return [
       make("strong", {}, `${this.data.samplers[sampler]}, slot ${slot}`),
-      make("div", {}, `${tokens} tokens, trained in step ${this.step[i] + 1}, age ${this.age[i]}, ${reward}`),
+      make("div", {}, `${tokens} tokens, ${fate} step ${this.step[i] + 1}, age ${this.age[i]}, ${reward}`),
       ...parts.slice(0, 6),
       text < 0 ? make("div", { class: "hint" }, "its text is not in this file") : make("pre", {}, make("i", {}, texts.prompts[texts.prompt[text]]), texts.completions[text]),
     ];

@@ -105,9 +105,13 @@ function verdictsPart({ metrics, outcomes, evaluations }) {
   const hint = all ? `In all ${write.whole(all)}: ${found.map(([kind, y]) => `${ENDINGS[kind][0].split(":")[0]} ${write.whole(total(y))}`).join(", ")}.` : null;
   const charts = [stackChart({ title: "Outcomes", hint, edges: stepEdges(steps), binName: (i) => `step ${steps[i]}`, x: STEP, y: { label: "samples", write: write.whole }, series, height: 240, empty: "not recorded in this run" })];
   const share = { label: "share", domain: [0, 1], write: write.percent };
-  if (metrics.turns_mean.some((value) => value > 1)) {
+  const aside = metrics.side_turns_mean.some((value) => value);
+  if (aside || metrics.turns_mean.some((value) => value > 1)) {
     const lines = [curve("episodes that call a tool", "call_share", metrics, COLOUR[0]), curve("calls answered with an error", "failed_call_share", metrics, COLOUR[4]), curve("tokens that environments wrote", "environment_token_share", metrics, COLOUR[2])];
-    charts.push(lineChart({ title: "Episodes", x: STEP, y: share, series: lines, height: 240 }), lineChart({ title: "Turns", x: STEP, y: { label: "of the model, an episode" }, series: [curve("turns", "turns_mean", metrics, COLOUR[0])] }));
+    if (metrics.reused_token_share.some((value) => value != null)) lines.push(curve("prompt tokens kept from earlier turns", "reused_token_share", metrics, COLOUR[3]));
+    const turns = [curve(aside ? "in the rollout" : "turns", "turns_mean", metrics, COLOUR[0])];
+    if (aside) turns.push(curve("aside, not trained", "side_turns_mean", metrics, COLOUR[5]));
+    charts.push(lineChart({ title: "Episodes", x: STEP, y: share, series: lines, height: 240 }), lineChart({ title: "Turns", x: STEP, y: { label: "of the model, an episode", domain: [0, null] }, series: turns }));
   }
   if (metrics.refilled_groups.some((value) => value)) {
     const lines = [curve("replaced by further prompts", "refilled_groups", metrics, COLOUR[2]), curve("trained on all the same", "zero_variance_groups", metrics, COLOUR[5])];
@@ -135,7 +139,21 @@ function throughputPart(throughput, top = {}) {
   ];
 }
 
-function trustPart({ metrics, ages }) {
+// Samplers of other processes: how far what they say of their tokens is from what the learner finds, and who was put in quarantine.
+function samplersTrust({ ratios, quarantined }, span) {
+  const charts = [];
+  const time = { label: "run clock", write: (value) => write.time(value, span) };
+  const lines = Object.entries(ratios).map(([name, { time: x, ratio: y }], i) => ({ name, x, y, colour: COLOUR[i % COLOUR.length], dots: true }));
+  if (lines.length) charts.push(lineChart({ title: "Importance ratio at equal weights, by sampler", x: time, y: { label: "mean ratio" }, series: lines }));
+  if (quarantined.length) {
+    const head = ["sampler", "when", "weights", "why"].map((name) => make("th", { scope: "col" }, name));
+    const rows = quarantined.map((one) => make("tr", {}, ...[one.worker, write.time(one.time, span), `version ${one.version}`, one.cause].map((cell) => make("td", {}, cell))));
+    charts.push(make("div", { class: "panel scroll" }, make("h3", {}, "Samplers in quarantine"), make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows))));
+  }
+  return charts;
+}
+
+function trustPart({ metrics, ages, samplers, title }) {
   const none = "not recorded in this run";
   return make(
     "div",
@@ -146,6 +164,7 @@ function trustPart({ metrics, ages }) {
     lineChart({ title: "Effective sample size", x: STEP, y: { label: "share", write: write.percent }, series: [curve("effective samples", "ess", metrics, COLOUR[2])], empty: none }),
     lineChart({ title: "Rollouts of several versions", x: STEP, y: { label: "share of rollouts", domain: [0, null], write: write.percent }, series: [curve("mixed", "mixed_version_share", metrics, COLOUR[3])], empty: none }),
     lineChart({ title: "Mismatch at equal weights, greatest", x: STEP, y: { label: "nats" }, series: [curve("mismatch", "mismatch_abs_max", metrics, COLOUR[5], { dots: true })], empty: "not measured in this run" }),
+    ...samplersTrust(samplers, title.duration_s || 1),
   );
 }
 

@@ -11,6 +11,7 @@ import pytest
 from slipstream.config.schema import RunConfig, VerifiersTask
 from slipstream.core.errors import UsageError
 from slipstream.core.records import OutcomeKind
+from slipstream.envs import verifiers_package
 from slipstream.envs.build import build_task
 from slipstream.envs.verifiers_package import VerifiersRows
 from tests.envs.small_chat import chatml
@@ -49,7 +50,7 @@ def load_environment(rows: int = 6) -> vf.Environment:
 """
 
 
-@pytest.mark.skipif(not INSTALLED, reason="the package verifiers is not installed (pip install 'verifiers>=0.1.14,<0.2')")
+@pytest.mark.skipif(not INSTALLED, reason="the package verifiers is not installed (pip install 'verifiers>=0.1.14,<0.4')")
 def test_the_package_plays_an_environment_of_two_turns(tmp_path: Path) -> None:
     (tmp_path / "two_turns.py").write_text(TWO_TURNS)
     task = opened(str(tmp_path / "two_turns.py"), arguments={"rows": 8}, test_size=2)
@@ -113,9 +114,15 @@ def test_its_rows_are_prompts_and_its_reward_the_verdict(stand_in: str) -> None:
     assert (by_length[2].kind, by_length[2].reward, by_length[2].detail) == (OutcomeKind.UNPARSEABLE, 0.0, "the model said nothing")
 
 
+def test_the_packages_later_interface_is_refused_by_its_version(stand_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifiers_package, "version", lambda name: "0.4.0")
+    with pytest.raises(UsageError, match=r"verifiers 0\.4\.0 is installed.* not taken; pip install 'verifiers>=0\.1\.14,<0\.4'"):
+        opened(stand_in)
+
+
 def test_what_is_no_environment_is_refused(stand_in: str) -> None:
     for problem, address, settings in (
-        ("without get_eval_dataset and run_rollout: environments of verifiers 0.1 are taken", stand_in, {"arguments": {"hard": True}}),
+        ("without get_eval_dataset and run_rollout: environments of verifiers 0.1 to 0.3", stand_in, {"arguments": {"hard": True}}),
         ("does not take them: got an unexpected keyword argument 'soft'", stand_in, {"arguments": {"soft": True}}),
         ("fails while it is loaded: OSError: no licence", f"{stand_in}:other", {}),
         ("there is no file", "none.py", {}),

@@ -48,12 +48,14 @@ class Here:
         port: int = 0,
         max_body_bytes: int = MAX_BODY_BYTES,
         tls: ssl.SSLContext | None = None,
+        grading: str = "samplers",
+        ratio_tokens: int = 1000,
     ) -> None:
         self.clock, self.folder = clock, folder
         self.ledger = Ledger(folder / "journal.sqlite", policy, NumberedPrompts(), clock, run_id="run", lease_s=LEASE_S)
         self.events = JsonlWriter(folder / "events.jsonl")
-        facts = RunFacts(run_id="run", config="", run_dir=str(folder), host="here")
-        bounds = Bounds(prompts=NumberedPrompts(), max_new_tokens=8, tokens=100)
+        facts = RunFacts(run_id="run", config="", run_dir=str(folder), host="here", grading=grading)
+        bounds = Bounds(prompts=NumberedPrompts(), max_new_tokens=8, tokens=100, ratio_tokens=ratio_tokens)
         self.desk = Desk(self.ledger, facts, bounds, Announcements(keep=policy.eta + 2), self.events, clock)
         self._max_body_bytes, self._tls = max_body_bytes, tls
         self._loop = asyncio.new_event_loop()
@@ -80,7 +82,7 @@ class Here:
         self._ready.set()
         await self._stop.wait()
         self.desk.closing = True
-        self.app.wake()
+        self.app.end_polls()
         await runner.cleanup()
         await self.app.close()
 

@@ -124,8 +124,23 @@ def test_too_many_tokens_and_sizes_that_do_not_fit(here: Here, sampler: Seat, go
     assert "the head promises rollouts of 5 bytes, 0 came" in answer["error"]
 
 
+def test_partial_tokens_that_nobody_could_go_on_from(here: Here, sampler: Seat, good: Rollout) -> None:
+    whole = {"ticket_index": good.ticket_index, "sample": 0, "completion_ids": [1, 2], "logprobs": [-0.5, -0.5], "versions": [0, 0]}
+    for change, words in (
+        ({"logprobs": [-0.5]}, "partial 0/0: 2 tokens, 1 log-probs, 2 versions"),
+        ({"logprobs": [-0.5, float("nan")]}, "progress: partials.0.logprobs.1: Input should be a finite number"),
+        ({"versions": [0, 9]}, "partial 0/0: versions are 0 to 9"),
+        ({"sample": 2}, "partial 0/2: sample must be 0 to 1"),
+        ({"ticket_index": 99}, "nobody claimed ticket 99"),
+    ):
+        found, answer = post(here.url, "v1/progress", {**sampler.head, "partials": [{**whole, **change}]})
+        assert (found, words in answer["error"]) == (400, True), answer
+    assert_alive(here, sampler)
+
+
 def test_only_a_learner_may_train(here: Here, sampler: Seat) -> None:
-    for name, fields in (("batch", {"step": 0}), ("commit", {"step": 0}), ("begin", {"version": 0}), ("forget", {"step": 0})):
+    calls = {"batch": {"step": 0}, "commit": {"step": 0}, "begin": {"version": 0}, "forget": {"step": 0}, "ratios": {"ratios": []}}
+    for name, fields in calls.items():
         status, answer = post(here.url, f"v1/{name}", {**sampler.head, **fields})
         assert (status, "only a learner may do this" in answer["error"]) == (409, True)
     learner = seat(here.url, "learner", "L")

@@ -12,7 +12,7 @@ from slipstream.core.clock import ManualClock
 from slipstream.core.errors import RunFailed, UsageError
 from slipstream.core.records import Partial, Progress, Standing
 from slipstream.runtime.coordinator.tls import server_context
-from slipstream.runtime.join.address import Address, secret
+from slipstream.runtime.join.address import Address, JoinSettings, secret
 from slipstream.runtime.join.caller import Caller
 from slipstream.runtime.join.events import RemoteEvents
 from slipstream.runtime.join.ledger import RemoteLedger
@@ -44,7 +44,12 @@ def test_a_renewer_tells_how_far_the_worker_is_and_hears_what_is_wanted(tmp_path
         here.clock.advance(LEASE_S + 1)
         here.expire()
         assert heard.wait(PATIENCE_S)
-        assert renewer.stale.is_set()
+        assert renewer.stale
+        heard.clear()
+        one.joined = one.rejoin(one.joined.epoch).model_copy(update={"lease_s": 0.03})
+        assert heard.wait(PATIENCE_S)  # it renews the new epoch's lease, whoever joined anew
+        assert not renewer.stale
+        assert changes[-1] == Standing(newest=0, oldest=0, lineage=0, drain=False, stop=False)
         renewer.check()
         renewer.end()
 
@@ -122,6 +127,8 @@ def test_addresses_and_secrets_that_are_none(tmp_path: Path) -> None:
     for url in ("host:80", "ftp://host", "http://", "http://host:port", "http://host/path"):
         with pytest.raises(UsageError, match="not the address of a coordinator"):
             Address(url=url)
+        with pytest.raises(UsageError, match="--advertise worker:1: not an address to serve weights at"):
+            JoinSettings(address=Address(url="http://127.0.0.1:1"), advertise="worker:1")
     file = tmp_path / "token"
     with pytest.raises(UsageError, match="cannot be read"):
         secret(file)
@@ -166,3 +173,24 @@ def test_over_tls_only_a_trusted_certificate_will_do(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be used"):
         server_context(key, cert)
     assert isinstance(server_context(cert, key), ssl.SSLContext)
+
+
+def test_a_learners_call_goes_through_as_many_epochs_as_it_takes(tmp_path: Path) -> None:
+    with coordinator(tmp_path) as here:
+        trainer = remote(seat(here.url, "learner", "L"))
+        trainer.begin(0)
+        rejoin, epochs = trainer._seat.rejoin, []
+
+        def ends_again(ended: int):
+            joined = rejoin(ended)
+            epochs.append(joined.epoch)
+            if len(epochs) < 3:
+                here.clock.advance(LEASE_S + 1)
+                here.expire()
+            return joined
+
+        here.clock.advance(LEASE_S + 1)
+        here.expire()
+        trainer._seat.rejoin = ends_again  # type: ignore[method-assign]
+        trainer.sync()
+        assert epochs == [3, 4, 5]
