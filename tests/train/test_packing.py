@@ -82,7 +82,8 @@ def test_a_plan_keeps_to_the_listed_shapes_and_budgets(groups: list[tuple[int, l
         share = len(microbatch) // shapes.devices
         assert len(microbatch) == share * shapes.devices
         costs = [sum(row.cost for row in microbatch[first : first + share] if row) for first in range(0, len(microbatch), share)]
-        assert max(costs) - min(costs) <= max(row.cost for row in microbatch if row)  # devices within one row of each other
+        widest = max(row.cost for row in microbatch if row)
+        assert max(costs) - min(costs) <= widest * (1 + 1e-9)  # devices within one row of each other, but for the rounding of sums
     smallest = {row_tokens: shapes.heights(row_tokens)[-1] for row_tokens in shapes.row_lengths}
     for row_tokens in shapes.row_lengths:
         same = [microbatch for microbatch in found.microbatches if {row.tokens for row in microbatch if row} == {row_tokens}]
