@@ -103,6 +103,15 @@ def test_a_browser_draws_it_without_errors(run: Path, tmp_path: Path) -> None:
     assert dom.count("<svg") >= 15
 
 
+def test_it_is_drawn_without_waiting_for_a_frame(run: Path, tmp_path: Path) -> None:
+    """A busy machine may give a headless page none before it is looked at."""
+    page = write_report(run, tmp_path / "out.html").read_text()
+    frameless = tmp_path / "frameless.html"
+    frameless.write_text(page.replace('"use strict";', '"use strict";\nwindow.requestAnimationFrame = () => 0;', 1))
+    assert frameless.read_text() != page
+    assert rendered(frameless).count("<svg") >= 15
+
+
 def test_every_control_works_in_both_schemes(run: Path, sync_run: Path, tmp_path: Path) -> None:
     path = write_report(run, tmp_path / "out.html", compare=sync_run)
     path.write_text(path.read_text(encoding="utf-8").replace("</body>", CLICK_EVERYTHING + "</body>"), encoding="utf-8")

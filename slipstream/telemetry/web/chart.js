@@ -73,16 +73,24 @@ function figure(spec, draw) {
   return box;
 }
 
-// Calls `act(width)` when the element first has a width and whenever that changes, in the next frame (acting inside the
-// observer could change sizes again and make it loop).
+// Calls `act(width)` by `drawAll`, once the element is in the page, and whenever its width changes, in the next frame (acting inside the
+// observer could change sizes again and make it loop). The page is whole without waiting for a frame, which a busy machine may not give.
+const notDrawn = [];
+
 function onWidth(element, act) {
   let width = 0;
-  new ResizeObserver(() => {
+  const look = () => {
     const now = Math.floor(element.clientWidth);
     if (!now || now === width) return;
     width = now;
-    requestAnimationFrame(() => act(width));
-  }).observe(element);
+    act(width);
+  };
+  notDrawn.push(look);
+  new ResizeObserver(() => requestAnimationFrame(look)).observe(element);
+}
+
+function drawAll() {
+  for (const look of notDrawn.splice(0)) look();
 }
 
 // Axes with grid and labels; returns the two scales.
