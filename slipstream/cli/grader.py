@@ -1,10 +1,6 @@
 """`slipstream grader`: judges replies for the samplers of a run that is somewhere else."""
 
-import sys
-
-import typer
-
-from slipstream.cli.joining import CaOption, JoinOption, NameOption, TokenOption
+from slipstream.cli.joining import CaOption, JoinOption, NameOption, TokenOption, until_it_leaves
 
 
 def grader_command(join: JoinOption, token_file: TokenOption = None, name: NameOption = None, tls_ca: CaOption = None) -> None:
@@ -13,19 +9,11 @@ def grader_command(join: JoinOption, token_file: TokenOption = None, name: NameO
     Example: slipstream grader --join http://127.0.0.1:8700
     """
     from slipstream.runtime.join.address import Address, JoinSettings, secret
-    from slipstream.runtime.join.caller import Ending
     from slipstream.runtime.processes.parent import end_with_supervisor
-    from slipstream.runtime.stop import STOPPED, StopFlag, installed
 
     end_with_supervisor()
     settings = JoinSettings(address=Address(url=join, token=secret(token_file), ca_file=tls_ca), name=name)
 
     from slipstream.runtime.processes.grader import grade
 
-    with installed(StopFlag(), "leaving; once more to stop at once") as stop:
-        try:
-            grade(settings, stop)
-        except Ending as ending:
-            print(f"slipstream: {ending}", file=sys.stderr)
-    if stop.is_set():
-        raise typer.Exit(STOPPED)
+    until_it_leaves(lambda stop: grade(settings, stop))

@@ -1,9 +1,14 @@
-"""Options that all commands of one role have in common."""
+"""What all commands of one role have in common: options, and how they end."""
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from slipstream.runtime.stop import StopFlag
 
 JoinOption = Annotated[str, typer.Option("--join", metavar="URL", help="The coordinator, e.g. http://host:8700.")]
 TokenOption = Annotated[Path | None, typer.Option("--token-file", help="File with the token that the coordinator asks for.")]
@@ -21,3 +26,17 @@ AdvertiseOption = Annotated[
 PortOption = Annotated[int, typer.Option("--port", help="Port to serve weights at; 0 takes any free one.")]
 CertOption = Annotated[Path | None, typer.Option("--tls-cert", help="Certificate to serve under (PEM); needs --tls-key.")]
 KeyOption = Annotated[Path | None, typer.Option("--tls-key", help="Its private key (PEM).")]
+
+
+def until_it_leaves(job: "Callable[[StopFlag], None]") -> None:
+    """Run a role until its run is over. SIGTERM or Ctrl-C, which `job` sees by the flag, ends the command with the code of a stop."""
+    from slipstream.runtime.join.caller import Ending
+    from slipstream.runtime.stop import STOPPED, StopFlag, installed
+
+    with installed(StopFlag(), "leaving; once more to stop at once") as stop:
+        try:
+            job(stop)
+        except Ending as ending:
+            print(f"slipstream: {ending}", file=sys.stderr)
+    if stop.is_set():
+        raise typer.Exit(STOPPED)

@@ -1,6 +1,5 @@
 """`slipstream sampler`: draws samples for a run that is somewhere else."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -15,6 +14,7 @@ from slipstream.cli.joining import (
     NameOption,
     PortOption,
     TokenOption,
+    until_it_leaves,
 )
 from slipstream.cli.precision import PrecisionOption
 
@@ -39,9 +39,7 @@ def sampler_command(
     Example: slipstream sampler --join http://127.0.0.1:8700
     """
     from slipstream.runtime.join.address import Address, JoinSettings, secret
-    from slipstream.runtime.join.caller import Ending
     from slipstream.runtime.processes.parent import end_with_supervisor
-    from slipstream.runtime.stop import STOPPED, StopFlag, installed
 
     end_with_supervisor()
     address = Address(url=join, token=secret(token_file), ca_file=tls_ca)
@@ -49,10 +47,4 @@ def sampler_command(
 
     from slipstream.runtime.processes.sampler import sample
 
-    with installed(StopFlag(), "leaving; once more to stop at once") as stop:
-        try:
-            sample(settings, precision.value if precision else None, stop, metrics_port)
-        except Ending as ending:
-            print(f"slipstream: {ending}", file=sys.stderr)
-    if stop.is_set():
-        raise typer.Exit(STOPPED)
+    until_it_leaves(lambda stop: sample(settings, precision.value if precision else None, stop, metrics_port))

@@ -230,7 +230,7 @@ class GymTask(WordsTask):
 
 
 class VerifiersTask(Section):
-    """An environment written for the package `verifiers` (0.1), which brings its own prompts, turns and rewards."""
+    """An environment written for the package `verifiers` (0.1 to 0.3), which brings its own prompts, turns and rewards."""
 
     kind: Literal["verifiers"] = "verifiers"
     environment: str

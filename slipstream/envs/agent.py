@@ -3,12 +3,12 @@
 `runtime.agents` runs them and serves the endpoint; tasks that have one for each prompt are `AgentTask`s (beside `envs.task.Task`).
 """
 
-import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from slipstream.core.records import Outcome, OutcomeKind, Prompt
+from slipstream.envs.reward_function import rewarded
 from slipstream.text.chat import ChatTemplate
 
 Verdict = Any  # what an agent returns: see `verdict`
@@ -52,19 +52,10 @@ def verdict(returned: Verdict) -> Outcome:
     fields: Mapping[str, Any] = returned if isinstance(returned, Mapping) else {"reward": returned}
     if "reward" not in fields:
         return failed(f'returned a mapping without "reward": {sorted(map(str, fields))}')
-    try:
-        reward = float(fields["reward"])
-    except (TypeError, ValueError, OverflowError):
-        return failed(f"returned {type(fields['reward']).__name__} {str(fields['reward'])[:60]!r}, not a number")
-    if not math.isfinite(reward):
-        return failed(f"returned {reward}")
-    form = fields.get("format_ok")
-    return Outcome(
-        kind=OutcomeKind.VALUE if reward > 0 else OutcomeKind.WRONG,
-        reward=reward,
-        format_ok=None if form is None else bool(form),
-        detail=str(fields.get("detail") or f"reward {reward:g}")[:300],
-    )
+    found, form = rewarded(fields["reward"], failed), fields.get("format_ok")
+    if found.reward is None:
+        return found
+    return replace(found, format_ok=None if form is None else bool(form), detail=str(fields.get("detail") or found.detail)[:300])
 
 
 def failed(how: str, kind: OutcomeKind = OutcomeKind.INFRASTRUCTURE) -> Outcome:

@@ -40,6 +40,11 @@ def score(function: RewardFunction, fields: Fields, response: str, what: str = "
         value = function(deepcopy(dict(fields)), response)
     except Exception as error:  # noqa: BLE001 - a function of the user may raise anything, and a run goes on
         return failure(f"raised {type(error).__name__}: {error}")
+    return rewarded(value, failure)
+
+
+def rewarded(value: Any, failure: Callable[[str], Outcome]) -> Outcome:
+    """The outcome of what code of the user gave as a reward; `failure` makes that of no finite number."""
     try:
         reward = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -93,8 +93,8 @@ class AgentEpisodes:
             news = self._agents.news()
             ended += [self._ended(one) for one in news.ended]
             for request in news.asked:
-                if self._open.pop(_episode(request.key), None) is not None:
-                    self._agents.drop(_episode(request.key))
+                if self._open.pop(episode_key(request.key), None) is not None:
+                    self._agents.drop(episode_key(request.key))
         return ended
 
     def close(self) -> None:
@@ -135,8 +135,8 @@ def turn_key(episode: EpisodeKey, number: int) -> EpisodeKey:
     return f"{episode[0]}#{number}", episode[1]
 
 
-def _episode(turn: EpisodeKey) -> EpisodeKey:
-    """The episode of a request."""
+def episode_key(turn: EpisodeKey) -> EpisodeKey:
+    """The episode of a request: `turn_key` undone."""
     return turn[0].rpartition("#")[0], turn[1]
 
 

@@ -12,9 +12,14 @@ def bears(request: web.Request, token: str) -> bool:
 
 def is_bearer(authorization: str, token: str) -> bool:
     """The header names the token; compared in constant time."""
+    given = bearer(authorization)
+    return given is not None and hmac.compare_digest(given.encode(errors="surrogateescape"), token.encode())
+
+
+def bearer(authorization: str) -> str | None:
+    """The token that the header names, if it is one of a bearer."""
     scheme, _, given = authorization.partition(" ")
-    same = hmac.compare_digest(given.strip().encode(errors="surrogateescape"), token.encode())
-    return same and scheme.lower() == "bearer"
+    return given.strip() if scheme.lower() == "bearer" else None
 
 
 def http_words(error: web.HTTPException, request: web.Request, max_body_bytes: int) -> str:

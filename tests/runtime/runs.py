@@ -64,12 +64,6 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def final_weights(run_dir: Path) -> str:
-    """Hash of the newest checkpoint's parameters."""
-    newest = max(path for path in (run_dir / "checkpoints").iterdir() if path.name.isdigit())
-    return json.loads((newest / "manifest.json").read_text())["files"]["params.safetensors"]["sha256"]
-
-
 def environment(run_dir: Path) -> dict[str, str]:
     """One compilation cache for all runs of a test session."""
     return {**os.environ, "SLIPSTREAM_CACHE": str(run_dir.parent.parent / "cache")}

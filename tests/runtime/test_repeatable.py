@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from slipstream.runtime import replay
-from tests.runtime.runs import MODES, TINY, final_weights, finish, rows, run, sets, signal_after, start, tiny
+from slipstream.runtime.chaos.promises import final_weights
+from tests.runtime.runs import MODES, TINY, finish, rows, run, sets, signal_after, start, tiny
 
 TIMED = {*replay.TIMED, *replay.OF_THE_SAMPLER}
 DETERMINISTIC = ("lagged1", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("sync", "lagged2")))

@@ -7,19 +7,19 @@ when its client leaves; the turn is withdrawn then. On one event loop; made by `
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
 from slipstream.core.ports import EpisodeKey
 from slipstream.core.records import FinishReason, Sample
 from slipstream.runtime.agents.episode import Asked, Episode
-from slipstream.runtime.agents.plan import NoRoom, chat_turn, check_parameters, plan_chat, plan_completion, room
+from slipstream.runtime.agents.plan import NoRoom, Rules, chat_turn, check_parameters, plan_chat, plan_completion, room
 from slipstream.runtime.agents.record import Said, Turn
-from slipstream.runtime.http_requests import http_words
+from slipstream.runtime.http_requests import bearer, http_words
 from slipstream.runtime.serve.answers import Writer
 from slipstream.runtime.serve.app import MAX_BODY_BYTES, refusal, streamed
 from slipstream.runtime.serve.choice import Choice, Piece
@@ -32,6 +32,8 @@ from slipstream.text.tool_calls import tool_format
 HOST = "127.0.0.1"
 MODEL = "policy"  # as the endpoint lists it; requests may name any
 FAREWELL_S = 1.0  # for the last bytes of answers
+
+AnyRequest = TypeVar("AnyRequest", ChatRequest, CompletionRequest)
 
 
 class Episodes(Protocol):
@@ -75,22 +77,23 @@ class Endpoint:
         return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "slipstream"}]})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        episode, wire = self._episode(request), read_request(ChatRequest, await request.read())
-        check_parameters(wire, episode.rules)
-        check_stops(wire.stops(), episode.rules.tokenizer)
-        said = await asyncio.to_thread(plan_chat, wire, episode.rules, tuple(episode.turns))
-        return await self._answer(request, episode, wire, said)
+        return await self._turn(request, ChatRequest, plan_chat)
 
     async def _completion(self, request: web.Request) -> web.StreamResponse:
-        episode, wire = self._episode(request), read_request(CompletionRequest, await request.read())
+        return await self._turn(request, CompletionRequest, plan_completion)
+
+    async def _turn(
+        self, request: web.Request, kind: type[AnyRequest], plan: Callable[[AnyRequest, Rules, Sequence[Turn]], Said]
+    ) -> web.StreamResponse:
+        episode, wire = self._episode(request), read_request(kind, await request.read())
         check_parameters(wire, episode.rules)
         check_stops(wire.stops(), episode.rules.tokenizer)
-        said = await asyncio.to_thread(plan_completion, wire, episode.rules, tuple(episode.turns))
+        said = await asyncio.to_thread(plan, wire, episode.rules, tuple(episode.turns))
         return await self._answer(request, episode, wire, said)
 
     def _episode(self, request: web.Request) -> Episode:
-        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-        episode = self._episodes.episode_of(key.strip()) if scheme.lower() == "bearer" else None
+        key = bearer(request.headers.get("Authorization", ""))
+        episode = None if key is None else self._episodes.episode_of(key)
         if episode is None:
             message = "the API key is that of no open episode; an agent uses the one it was called with, until it returns"
             raise RequestError(message, code="invalid_api_key", status=401)

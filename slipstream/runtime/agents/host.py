@@ -21,6 +21,7 @@ from slipstream.envs.agent import AgentTask, Lead, failed, verdict
 from slipstream.envs.failures import FirstFailures
 from slipstream.envs.task import Task
 from slipstream.envs.threads import Threads
+from slipstream.loop.agent_episodes import episode_key
 from slipstream.runtime.agents.app import Endpoint
 from slipstream.runtime.agents.episode import Asked, Episode
 from slipstream.runtime.agents.event_loop import EventLoop
@@ -152,8 +153,7 @@ class AgentHost:
             episode.leading = asyncio.create_task(self._lead(episode))
 
     def _replied(self, sample: Sample) -> None:
-        episode_key = sample.key[0].rpartition("#")[0], sample.key[1]
-        episode = self._working.get(episode_key)
+        episode = self._working.get(episode_key(sample.key))
         asked = episode.asked.get(sample.key) if episode is not None else None
         if asked is not None and not asked.answer.done():
             asked.answer.set_result(sample)

@@ -3,7 +3,6 @@
 Coordinator, learner and samplers are the real commands under the real supervisor. Called by the command line and by tests.
 """
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -17,7 +16,7 @@ from slipstream.runtime.chaos.faults import COORDINATOR, LEARNER, Fault, sampler
 from slipstream.runtime.chaos.proxy import Proxy
 from slipstream.runtime.chaos.small_disk import SmallDisk
 from slipstream.runtime.opening import open_run
-from slipstream.runtime.processes.supervisor import Role, Supervisor, free_port
+from slipstream.runtime.processes.supervisor import Role, Supervisor, command_role, free_port
 from slipstream.runtime.stop import StopFlag
 from slipstream.telemetry.jsonl import read_jsonl
 from slipstream.telemetry.run_directory import RunDirectory
@@ -83,18 +82,15 @@ def disturbed_run(
 def wired(run_dir: Path, learner_dir: Path, port: int, samplers: int, lease_s: float, proxy: Proxy) -> list[Role]:
     """The roles of a run, its coordinator at a port; each reaches it, and the others its weights, over routes of the proxy."""
 
-    def role(name: str, *arguments: str) -> Role:
-        return Role(name=name, command=[sys.executable, "-m", "slipstream.cli.main", *arguments])
-
     def worker(name: str, *arguments: str) -> Role:
         join = f"http://127.0.0.1:{proxy.route(to_coordinator(name), port)}"
         serves = free_port()
         advertised = f"http://127.0.0.1:{proxy.route(weights_of(name), serves)}"
         places = ("--host", "127.0.0.1", "--port", str(serves), "--advertise", advertised)
-        return role(name, *arguments, "--join", join, "--name", name, *places)
+        return command_role(name, *arguments, "--join", join, "--name", name, *places)
 
     return [
-        role(COORDINATOR, "coordinator", "--run-dir", str(run_dir), "--port", str(port), "--lease", f"{lease_s:g}"),
+        command_role(COORDINATOR, "coordinator", "--run-dir", str(run_dir), "--port", str(port), "--lease", f"{lease_s:g}"),
         worker(LEARNER, "learner", "--run-dir", str(learner_dir)),
         *(worker(name, "sampler") for name in sampler_names(samplers)),
     ]

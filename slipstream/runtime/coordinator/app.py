@@ -18,6 +18,7 @@ from aiohttp import web
 from slipstream.core.errors import RolloutRefused, RunFailed, StaleEpoch, TransitionError
 from slipstream.runtime.coordinator import figures
 from slipstream.runtime.coordinator.desk import Desk
+from slipstream.runtime.coordinator.long_poll import long_poll
 from slipstream.runtime.coordinator.messages import (
     FRAMED,
     SEQUENCE_HEADER,
@@ -163,19 +164,7 @@ class App:
 
     async def _until(self, look: Callable[[], Result | None], wait_s: float) -> Result | None:
         """What `look` finds, now or after a change within the time."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + wait_s
-        while True:
-            change = self._change
-            found = await self.call(look)
-            left_s = until_s - loop.time()
-            if found is not None or left_s <= 0 or self._desk.closing:
-                return found
-            try:
-                async with asyncio.timeout(left_s):
-                    await change.wait()
-            except TimeoutError:
-                continue
+        return await long_poll(partial(self.call, look), lambda: self._change, wait_s, lambda: self._desk.closing)
 
     async def _health(self, request: web.Request) -> web.Response:
         status = {"status": str(self.failure) if self.failure else "ok", **self._desk.health()}

@@ -12,6 +12,7 @@ from aiohttp import web
 from slipstream.core.clock import Clock, SystemClock
 from slipstream.runtime.coordinator import figures
 from slipstream.runtime.coordinator.desk import Desk
+from slipstream.runtime.coordinator.long_poll import long_poll
 from slipstream.runtime.coordinator.messages import Call, Message, read_message
 from slipstream.runtime.coordinator.verdict_messages import Ask, Asked, Collect, Collected, HandIn, Take, Taken
 from slipstream.runtime.coordinator.verdicts import Party, VerdictReceipt, Verdicts
@@ -123,20 +124,15 @@ class VerdictDesk:
 
     async def _until(self, who: Party | None, message: Call, look: Callable[[], Result | None], wait_s: float) -> Result | None:
         """What `look` finds, now or after a change for `who` within the time. Raises StaleEpoch once the caller is not here any more."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + wait_s
-        while True:
+
+        def change() -> asyncio.Event:
             self._desk.party(message)
-            change = self._changes.setdefault(who, asyncio.Event())
-            found = look()
-            left_s = until_s - loop.time()
-            if found is not None or left_s <= 0 or self._desk.closing:
-                return found
-            try:
-                async with asyncio.timeout(left_s):
-                    await change.wait()
-            except TimeoutError:
-                continue
+            return self._changes.setdefault(who, asyncio.Event())
+
+        async def looked() -> Result | None:
+            return look()
+
+        return await long_poll(looked, change, wait_s, lambda: self._desk.closing)
 
     def _tell(self, who: Party | None) -> None:
         if (change := self._changes.pop(who, None)) is not None:

@@ -83,8 +83,7 @@ class _Grader:
     def _ended(self) -> bool:
         if self._fault is not None:
             raise self._fault
-        standing = self._one.renewer.standing if self._one.renewer else None
-        return self._stop.is_set() or self._orders.over.is_set() or bool(standing and (standing.drain or standing.stop))
+        return self._stop.is_set() or self._orders.over.is_set() or self._one.told_to_go
 
     def _turn(self) -> None:
         """Wait for verdicts, or for orders; hand in what is judged."""
@@ -118,13 +117,11 @@ class _Grader:
 
     def _begin_again(self, cause: str) -> None:
         """A new epoch with nothing in hand."""
-        one, renewer = self._one, self._one.renewer
+        one = self._one
         one.events.emit(one.name, "lease_lost", cause=cause, replies=self._orders.held)
         self._phases.enter("join")
         self._orders.let_go()
-        one.seat.rejoin(one.seat.joined.epoch)
-        if renewer is not None:
-            renewer.standing = None
+        one.join_anew()
         self._phases.enter("wait")
 
     def _farewell(self) -> None:

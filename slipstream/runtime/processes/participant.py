@@ -79,6 +79,18 @@ class Participant:
         self.renewer.start()
         return self.renewer
 
+    @property
+    def told_to_go(self) -> bool:
+        """The coordinator wants it to leave."""
+        standing = self.renewer.standing if self.renewer else None
+        return bool(standing and (standing.drain or standing.stop))
+
+    def join_anew(self) -> None:
+        """A new epoch after a lease that has ended. Raises as `Seat.rejoin`."""
+        self.seat.rejoin(self.seat.joined.epoch)
+        if self.renewer is not None:
+            self.renewer.standing = None
+
     def watch(self, phases: Sequence[Phases]) -> Watchdog:
         """A phase that takes too long ends the role: with its cause where it still looks, else the process."""
         limits = self.config.watchdog

@@ -13,14 +13,13 @@ import numpy as np
 from slipstream.config.schema import RunConfig
 from slipstream.core.clock import Clock
 from slipstream.core.errors import StaleEpoch
+from slipstream.core.ports import Agents, Environments
 from slipstream.core.records import Partial, Progress, WeightVersion
 from slipstream.core.rng import stream_seed
 from slipstream.engine.engine import Engine
-from slipstream.envs.host import EnvironmentHost
 from slipstream.loop.dispatch import Dispatch
 from slipstream.loop.phases import Phases
 from slipstream.models.weight import Precision
-from slipstream.runtime.agents.host import AgentHost
 from slipstream.runtime.assembly import build_engine, collector, longest, sampling_rules
 from slipstream.runtime.coordinator.messages import Canary, News
 from slipstream.runtime.coordinator.tls import client_context
@@ -123,8 +122,7 @@ class _Sampler:
             self._store.close()
 
     def _ended(self) -> bool:
-        standing = self._one.renewer.standing if self._one.renewer else None
-        return self._stop.is_set() or self._over.is_set() or bool(standing and (standing.drain or standing.stop))
+        return self._stop.is_set() or self._over.is_set() or self._one.told_to_go
 
     def _turn(self) -> bool:
         busy, pulse, now_s = self._dispatch.turn(), self._pulse, self._one.clock.now_s()
@@ -137,15 +135,13 @@ class _Sampler:
 
     def _begin_again(self, cause: str) -> None:
         """A new epoch with nothing in hand."""
-        one, renewer = self._one, self._one.renewer
+        one = self._one
         one.events.emit(one.name, "lease_lost", cause=cause, tokens=self._dispatch.tokens)
         self._phases.enter("join")
         self._dispatch.close(drain=False)
         self._ledger.let_go()
         self._waited_s = self._phases.seconds().get("wait", 0.0)
-        one.seat.rejoin(one.seat.joined.epoch)
-        if renewer is not None:
-            renewer.standing = None
+        one.join_anew()
         self._engine, self._dispatch = self._anew()
 
     def _anew(self) -> tuple[Engine, Dispatch]:
@@ -166,7 +162,7 @@ class _Sampler:
         )
         return engine, dispatch
 
-    def _environments(self) -> RemoteGrading | EnvironmentHost | AgentHost:
+    def _environments(self) -> Environments | Agents:
         """Who answers what is drawn in this epoch."""
         one = self._one
         if one.config.grading.on == "graders":

@@ -189,18 +189,19 @@ def _words(role: Role, ended: Exit) -> str:
     return f"{ended.words or last}\nlog: logs/{role.name}.log"
 
 
+def command_role(name: str, *arguments: str) -> Role:
+    """A role that is a command of ours."""
+    return Role(name=name, command=[sys.executable, "-m", "slipstream.cli.main", *arguments])
+
+
 def roles_of(run_dir: Path, port: int, samplers: int, graders: int, lease_s: float) -> list[Role]:
     """The roles of a run on this machine, its coordinator at a port."""
     url = f"http://127.0.0.1:{port}"
-
-    def role(name: str, *arguments: str) -> Role:
-        return Role(name=name, command=[sys.executable, "-m", "slipstream.cli.main", *arguments])
-
     return [
-        role(COORDINATOR, "coordinator", "--run-dir", str(run_dir), "--port", str(port), "--lease", f"{lease_s:g}"),
-        role("learner", "learner", "--join", url, "--name", "learner", "--run-dir", str(run_dir)),
-        *(role(name, "sampler", "--join", url, "--name", name) for name in (f"sampler-{index}" for index in range(samplers))),
-        *(role(name, "grader", "--join", url, "--name", name) for name in (f"{GRADER}{index}" for index in range(graders))),
+        command_role(COORDINATOR, "coordinator", "--run-dir", str(run_dir), "--port", str(port), "--lease", f"{lease_s:g}"),
+        command_role("learner", "learner", "--join", url, "--name", "learner", "--run-dir", str(run_dir)),
+        *(command_role(name, "sampler", "--join", url, "--name", name) for name in (f"sampler-{index}" for index in range(samplers))),
+        *(command_role(name, "grader", "--join", url, "--name", name) for name in (f"{GRADER}{index}" for index in range(graders))),
     ]
 
 

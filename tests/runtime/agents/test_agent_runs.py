@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.runtime.runs import final_weights, rows, run, sets
+from slipstream.runtime.chaos.promises import final_weights
+from tests.runtime.runs import rows, run, sets
 from tests.runtime.serving import write_tiny_model
 
 pytestmark = pytest.mark.slow

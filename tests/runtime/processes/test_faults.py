@@ -7,8 +7,9 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from slipstream.runtime.chaos.promises import final_weights
 from tests.runtime.processes.supervised import Supervised
-from tests.runtime.runs import MODES, final_weights, rows, run
+from tests.runtime.runs import MODES, rows, run
 from tests.runtime.test_repeatable import drawn, scores
 
 
