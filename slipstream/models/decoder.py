@@ -174,7 +174,8 @@ def embed(params: Params, spec: ModelSpec, token_ids: jax.Array, dtype: jnp.dtyp
 
 def logits(params: Params, spec: ModelSpec, hidden: jax.Array, numerics: Numerics = FAST) -> jax.Array:
     """Logits float32 [..., v] of final hidden states [..., d]; those of padding rows of the vocabulary are not masked here."""
-    raw = project(hidden, output_matrix(params), numerics=numerics)
+    matrix, turned = output_matrix(params)
+    raw = project(hidden, matrix, turned=turned, numerics=numerics)
     return soft_cap(raw.astype(jnp.float32), spec.logit_softcap, numerics)
 
 

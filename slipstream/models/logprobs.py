@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from slipstream.models.layers import soft_cap
 from slipstream.models.numerics import FAST, Numerics, no_gradient
+from slipstream.models.row_classes import times
 from slipstream.models.sharding import over_rows, present_mesh, row_shares
 from slipstream.models.spec import ModelSpec
 
@@ -31,7 +32,7 @@ class VocabularyRule:
     softcap: float | None = None  # logits are soft-capped at this
 
 
-_How = tuple[VocabularyRule, Numerics]
+_How = tuple[VocabularyRule, bool, Numerics]  # the bool: turned
 
 
 class TokenLogprobs(NamedTuple):
@@ -65,15 +66,18 @@ def selected_logprobs(
     token_ids: jax.Array,
     temperature: jax.Array,
     rule: VocabularyRule = VocabularyRule(),
+    turned: bool = False,
     numerics: Numerics = FAST,
 ) -> TokenLogprobs:
     """Log-prob of each target, entropy and log-sum-exp: hidden [n, d], output [d, v], token_ids [n] -> three of [n].
+
+    `turned`: the output matrix lies as [v, d].
 
     Works in chunks of positions, forward and backward, so [n, v] never exists; on a mesh each device takes its own positions. Products
     are in hidden's dtype, all else in float32. With p the distribution, H its entropy and T the temperature, the derivatives by logits
     are (onehot - p) / T, -p (log p + H) / T and p / T. The temperature carries no gradient.
     """
-    found: Any = _selected(hidden, output, token_ids, temperature, (rule, numerics))
+    found: Any = _selected(hidden, output, token_ids, temperature, (rule, turned, numerics))
     return TokenLogprobs(*found)
 
 
@@ -90,7 +94,7 @@ def _forward(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, tempera
 
 
 def _forward_rows(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array, how: _How) -> TokenLogprobs:
-    rule, numerics = how
+    rule, turned, numerics = how
     matrix = output.astype(hidden.dtype)
 
     def chunk(inputs: tuple[jax.Array, jax.Array]) -> TokenLogprobs:
@@ -98,7 +102,7 @@ def _forward_rows(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, te
         log_probs, total = _normalised(_scaled(_logits(states, matrix, how), temperature, rule, numerics), numerics)
         return TokenLogprobs(select(log_probs, ids), _entropy(log_probs), total[:, 0])
 
-    positions, rows = hidden.shape[0], _rows_per_chunk(output.shape[1])
+    positions, rows = hidden.shape[0], _rows_per_chunk(output.shape[not turned])
     if positions <= rows:
         return chunk((hidden, token_ids))
     stacked = jax.lax.map(chunk, _chunked((hidden, token_ids), rows))
@@ -121,13 +125,14 @@ def _backward(how: _How, saved: tuple[jax.Array, ...], cotangents: TokenLogprobs
 
 def _backward_rows(how: _How, output: jax.Array, temperature: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     """Gradients by the output matrix, float32, and by the hidden states."""
-    rule, _ = how
+    rule, turned, _ = how
     hidden = inputs[0]
-    matrix, vocabulary = output.astype(hidden.dtype), jnp.arange(output.shape[1])
+    size = output.shape[not turned]
+    matrix, vocabulary = output.astype(hidden.dtype), jnp.arange(size)
 
     def one(total: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         states, ids, of_logprob, of_entropy, of_total = (part if part.ndim > 1 else part[:, None] for part in inputs)
-        logits = _logits(states, matrix, (rule, FAST))
+        logits = _logits(states, matrix, (rule, turned, FAST))
         log_probs, _ = _normalised(_scaled(logits, temperature, rule, FAST), FAST)
         probs = jnp.exp(log_probs)
         entropy = _entropy(log_probs)[:, None]
@@ -136,11 +141,11 @@ def _backward_rows(how: _How, output: jax.Array, temperature: jax.Array, inputs:
         if rule.softcap is not None:
             dlogits = dlogits * (1.0 - (logits / rule.softcap) ** 2)
         rounded = dlogits.astype(states.dtype)
-        doutput = jnp.einsum("nd,nv->dv", states, rounded, preferred_element_type=jnp.float32)
-        return total + doutput, jnp.einsum("nv,dv->nd", rounded, matrix)
+        doutput = jnp.einsum("nd,nv->vd" if turned else "nd,nv->dv", states, rounded, preferred_element_type=jnp.float32)
+        return total + doutput, times(rounded, matrix, not turned)
 
     start = jnp.zeros(output.shape, jnp.float32)
-    rows = _rows_per_chunk(output.shape[1])
+    rows = _rows_per_chunk(size)
     if hidden.shape[0] <= rows:
         doutput, dhidden = one(start, inputs)
     else:
@@ -158,8 +163,8 @@ def _own_rows(function: Callable[[Any, Any], tuple[Any, Any]], positions: int) -
 
 
 def _logits(states: jax.Array, matrix: jax.Array, how: _How) -> jax.Array:
-    rule, numerics = how
-    return soft_cap(numerics.product(states, matrix).astype(jnp.float32), rule.softcap, numerics)
+    rule, turned, numerics = how
+    return soft_cap(numerics.product(states, matrix, turned).astype(jnp.float32), rule.softcap, numerics)
 
 
 def _scaled(logits: jax.Array, temperature: jax.Array | float, rule: VocabularyRule, numerics: Numerics) -> jax.Array:

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from slipstream.models.row_classes import rows_at_once
+from slipstream.models.row_classes import rows_at_once, times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +49,18 @@ class Numerics:
         """Elementwise natural logarithm, as `exp`."""
         return self.seal(_of_whole_vectors(jnp.log, self.seal(x))) if self.exact else jnp.log(x)
 
-    def product(self, x: jax.Array, matrix: jax.Array) -> jax.Array:
-        """x [..., i] times matrix [i, o], in x's dtype (products of bfloat16 are summed in float32 and rounded once)."""
+    def product(self, x: jax.Array, matrix: jax.Array, turned: bool = False) -> jax.Array:
+        """x [..., i] times matrix [i, o], in x's dtype (products of bfloat16 are summed in float32 and rounded once).
+
+        `turned`: the matrix lies as [o, i]. Its bits are others than those of the same matrix that lies as [i, o].
+        """
         if not self.exact:
-            return x @ matrix
+            return times(x, matrix, turned)
         flat = x.reshape(-1, x.shape[-1])
-        (rows, width), columns = flat.shape, matrix.shape[1]
-        together = rows_at_once(self.row_tile, rows, width, columns, flat.dtype.name, _compiler_options())
-        found: Any = _tiled(together, flat, matrix)
-        return found.reshape(*x.shape[:-1], matrix.shape[1])
+        (rows, width), columns = flat.shape, matrix.shape[0 if turned else 1]
+        together = rows_at_once(self.row_tile, rows, width, columns, turned, flat.dtype.name, _compiler_options())
+        found: Any = _tiled(together, turned, flat, matrix)
+        return found.reshape(*x.shape[:-1], columns)
 
 
 FAST, EXACT = Numerics(), Numerics(exact=True)
@@ -141,29 +144,30 @@ def _tree_sum(x: jax.Array) -> jax.Array:
     return jax.lax.optimization_barrier(x)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _tiled(tile: int, x: jax.Array, matrix: jax.Array) -> jax.Array:
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _tiled(tile: int, turned: bool, x: jax.Array, matrix: jax.Array) -> jax.Array:
     rows, width = x.shape
     x, matrix = jax.lax.optimization_barrier((x, matrix))
     tiles = jnp.pad(x, ((0, -rows % tile), (0, 0))).reshape(-1, tile, width)
 
     def product(rows_of_tile: jax.Array) -> jax.Array:
-        return jax.lax.optimization_barrier(jax.lax.optimization_barrier(rows_of_tile) @ matrix)
+        return jax.lax.optimization_barrier(times(jax.lax.optimization_barrier(rows_of_tile), matrix, turned))
 
     if tiles.shape[0] <= FEW_TILES:
         out = jnp.stack([product(tile) for tile in tiles])
     else:
         out = jax.lax.map(product, tiles)
-    return jax.lax.optimization_barrier(out.reshape(-1, matrix.shape[1])[:rows])
+    return jax.lax.optimization_barrier(out.reshape(-1, out.shape[-1])[:rows])
 
 
-def _tiled_saving(tile: int, x: jax.Array, matrix: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _tiled(tile, x, matrix), (x, matrix)
+def _tiled_saving(tile: int, turned: bool, x: jax.Array, matrix: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _tiled(tile, turned, x, matrix), (x, matrix)
 
 
-def _tiled_backward(tile: int, saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _tiled_backward(tile: int, turned: bool, saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, matrix = saved
-    return cotangent @ matrix.T, jnp.einsum("ni,no->io", x, cotangent, preferred_element_type=jnp.float32).astype(matrix.dtype)
+    by_matrix = jnp.einsum("ni,no->oi" if turned else "ni,no->io", x, cotangent, preferred_element_type=jnp.float32)
+    return times(cotangent, matrix, not turned), by_matrix.astype(matrix.dtype)
 
 
 _tiled.defvjp(_tiled_saving, _tiled_backward)

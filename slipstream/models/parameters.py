@@ -217,6 +217,6 @@ def unstack(params: Params) -> Params:
     return Params(embed=params.embed, layers=split, final_norm=params.final_norm, head=params.head)
 
 
-def output_matrix(params: Params) -> Weight:
-    """The output projection [d, v]."""
-    return params.embed.T if params.head is None else params.head
+def output_matrix(params: Params) -> tuple[Weight, bool]:
+    """The output projection [d, v], and whether it lies turned, as [v, d]: so does an embedding that serves as one."""
+    return (params.embed, True) if params.head is None else (params.head, False)

@@ -20,25 +20,29 @@ _COLUMNS_DRAWN = 1_021  # different columns of a tried matrix; then they repeat
 Options = Mapping[str, str] | None
 
 
-def rows_at_once(tile: int, rows: int, width: int, columns: int, dtype: str, options: Options) -> int:
+def times(x: jax.Array, matrix: jax.Array, turned: bool) -> jax.Array:
+    """x [..., i] times matrix [i, o], or [o, i] where it is `turned`: as it lies, since a barrier on a transposed matrix copies it."""
+    return jax.lax.dot_general(x, matrix, (((x.ndim - 1,), (int(turned),)), ((), ())))
+
+
+def rows_at_once(tile: int, rows: int, width: int, columns: int, turned: bool, dtype: str, options: Options) -> int:
     """Rows of each product when `rows` of them meet a matrix [width, columns]: more than a tile, or fewer where there are few.
 
-    `options` are the compiler's. Falls back to `tile`, which is right by definition.
+    `turned`: it lies as [columns, width]. `options` are the compiler's. Falls back to `tile`, which is right by definition.
     """
     wanted = min(max(rows, 2), MOST_ROWS)
     if wanted == tile or width * columns > MOST_ELEMENTS:
         return tile
-    same = _as_in_tiles(tile, wanted, width, columns, dtype, tuple(sorted((options or {}).items())))
+    same = _as_in_tiles(tile, wanted, width, columns, turned, dtype, tuple(sorted((options or {}).items())))
     return wanted if same else tile
 
 
 @cache
-def _as_in_tiles(tile: int, rows: int, width: int, columns: int, dtype: str, options: tuple[tuple[str, str], ...]) -> bool:
-    """Tried on both layouts of the matrix: a transposed one, such as tied embeddings, may be multiplied as it lies."""
+def _as_in_tiles(tile: int, rows: int, width: int, columns: int, turned: bool, dtype: str, options: tuple[tuple[str, str], ...]) -> bool:
     x, matrix = cancelling(rows, width, columns)
-    run = partial(_compare, tile, jnp.asarray(x, dtype), dict(options) or None)
+    lying = matrix.T if turned else matrix
     with ThreadPoolExecutor(1) as elsewhere:  # where nothing is being traced and no mesh is set
-        return all(elsewhere.submit(run, array, turned).result() for array, turned in ((matrix, False), (matrix.T, True)))
+        return elsewhere.submit(_compare, tile, jnp.asarray(x, dtype), lying, turned, dict(options) or None).result()
 
 
 def cancelling(rows: int, width: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -54,14 +58,14 @@ def cancelling(rows: int, width: int, columns: int) -> tuple[np.ndarray, np.ndar
     return x.astype(jnp.bfloat16).astype(np.float32), matrix.astype(jnp.bfloat16).astype(np.float32)[:, wide]
 
 
-def _compare(tile: int, x: jax.Array, options: dict[str, str] | None, matrix: np.ndarray, turned: bool) -> bool:
+def _compare(tile: int, x: jax.Array, matrix: np.ndarray, turned: bool, options: dict[str, str] | None) -> bool:
     program: Callable[..., jax.Array] = jax.jit(partial(_same_bits, tile, turned), compiler_options=options)
     return bool(program(x, jnp.asarray(matrix, x.dtype)))
 
 
 def _same_bits(tile: int, turned: bool, x: jax.Array, matrix: jax.Array) -> jax.Array:
     seal = jax.lax.optimization_barrier
-    matrix = seal(matrix.T if turned else matrix)
+    matrix = seal(matrix)
     padded = jnp.pad(x, ((0, -len(x) % tile), (0, 0)))
-    tiles = [seal(seal(padded[start : start + tile]) @ matrix) for start in range(0, len(padded), tile)]
-    return (seal(seal(x) @ matrix) == jnp.concatenate(tiles)[: len(x)]).all()
+    tiles = [seal(times(seal(padded[start : start + tile]), matrix, turned)) for start in range(0, len(padded), tile)]
+    return (seal(times(seal(x), matrix, turned)) == jnp.concatenate(tiles)[: len(x)]).all()

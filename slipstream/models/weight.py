@@ -41,16 +41,19 @@ class Adapter:
     scale: float = field(metadata={"static": True})  # alpha / r; no array, so that nothing trains or decays it
 
 
-def project(x: jax.Array, weight: Weight, inputs: int = 1, adapter: Adapter | None = None, numerics: Numerics = FAST) -> jax.Array:
+def project(
+    x: jax.Array, weight: Weight, inputs: int = 1, adapter: Adapter | None = None, turned: bool = False, numerics: Numerics = FAST
+) -> jax.Array:
     """x [n, i] times weight [i, o], where i are the weight's first `inputs` axes, in x's dtype; plus the adapter's share.
 
-    A quantised weight is widened to x's dtype, exact for int8 in bfloat16, and the scale is applied to the product.
+    `turned`: the weight is a matrix that lies as [o, i]. A quantised weight, never turned, is widened to x's dtype, exact for int8 in bfloat16, and the scale is applied to the product.
     """
     if isinstance(weight, Quantised):
         product = _contract(x, weight.stored.astype(x.dtype), inputs, numerics)
         out = numerics.seal((product.astype(jnp.float32) * weight.scale).astype(x.dtype))
     else:
-        out = _contract(x, weight.astype(x.dtype), inputs, numerics)
+        wide = weight.astype(x.dtype)
+        out = numerics.product(x, wide, turned) if turned else _contract(x, wide, inputs, numerics)
     if adapter is None:
         return out
     low = _contract(x, adapter.down.astype(x.dtype), inputs, numerics)

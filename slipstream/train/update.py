@@ -85,9 +85,9 @@ def _hidden(policy: Policy, spec: ModelSpec, layout: Layout, batch: Microbatch, 
 def _logprobs(policy: Policy, spec: ModelSpec, layout: Layout, batch: Microbatch, temperature: jax.Array, numerics: Numerics) -> _Scored:
     found = _hidden(policy, spec, layout, batch, numerics)
     flat = found.hidden.reshape(-1, spec.d_model)
-    output = output_matrix(base_of(policy))
+    output, turned = output_matrix(base_of(policy))
     assert isinstance(output, jax.Array), "the learner's weights are never quantised"
-    scored = selected_logprobs(flat, output, jnp.reshape(batch.targets, -1), temperature, vocabulary_rule(spec), numerics)
+    scored = selected_logprobs(flat, output, jnp.reshape(batch.targets, -1), temperature, vocabulary_rule(spec), turned, numerics)
     shape = found.hidden.shape[:-1]
     return _Scored(scored.logprob.reshape(shape), scored.entropy.reshape(shape), found.expert_load, found.hidden)
 

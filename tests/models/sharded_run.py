@@ -38,9 +38,9 @@ def main(family: str, sizes: list[int], process: int, processes: int, port: int)
         def loss(params):
             rows = PackedRows(segments=segments, parents=segments, positions=positions)
             hidden = packed_hidden_states(params, spec, tokens, rows, dense, scan=True, remat=True).hidden
-            scored = selected_logprobs(
-                hidden.reshape(-1, spec.d_model), output_matrix(params), jnp.roll(tokens, -1, 1).reshape(-1), 1.0, vocabulary_rule(spec)
-            )
+            output, turned = output_matrix(params)
+            flat, targets = hidden.reshape(-1, spec.d_model), jnp.roll(tokens, -1, 1).reshape(-1)
+            scored = selected_logprobs(flat, output, targets, 1.0, vocabulary_rule(spec), turned)
             return -jnp.mean(scored.logprob)
 
         return jax.value_and_grad(loss)(params)

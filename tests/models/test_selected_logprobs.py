@@ -68,6 +68,20 @@ def test_gradients_are_those_of_the_plain_computation(chunking: int, output_of: 
         np.testing.assert_allclose(found, expected, atol=2e-5, rtol=0)
 
 
+def test_an_output_matrix_that_lies_turned_gives_the_same(chunking: int) -> None:
+    """Its own gradient lies as it does."""
+
+    def loss(hidden: jax.Array, output: jax.Array, turned: bool) -> jax.Array:
+        return sum(jnp.sum(WEIGHT * part) for part in selected_logprobs(hidden, output, IDS, jnp.float32(0.7), turned=turned))
+
+    (upright, (dhidden, doutput)), (turned, (dhidden_turned, doutput_turned)) = (
+        jax.value_and_grad(loss, (0, 1))(HIDDEN, output, lies_turned) for output, lies_turned in ((OUTPUT, False), (OUTPUT.T, True))
+    )
+    np.testing.assert_allclose(turned, upright, rtol=1e-6)
+    np.testing.assert_allclose(dhidden_turned, dhidden, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(doutput_turned, doutput.T, atol=1e-5, rtol=0)
+
+
 def test_the_temperature_carries_no_gradient() -> None:
     def total(temperature: jax.Array) -> jax.Array:
         return sum(part.sum() for part in selected_logprobs(HIDDEN, OUTPUT, IDS, temperature))

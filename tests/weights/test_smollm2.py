@@ -51,7 +51,8 @@ def test_token_ids_and_log_probs_equal_those_of_transformers(model: Path) -> Non
     one_segment = jnp.ones((1, len(tokens)), jnp.int32)
     rows = PackedRows(segments=one_segment, parents=one_segment, positions=jnp.arange(len(tokens))[None])
     hidden = packed_hidden_states(params, spec, jnp.asarray(tokens[None]), rows, PACKED["dense"], scan=True).hidden
-    found = jax.jit(selected_logprobs)(hidden[0, :-1], output_matrix(params), tokens[1:], 1.0).logprob
+    output, turned = output_matrix(params)
+    found = jax.jit(selected_logprobs, static_argnames="turned")(hidden[0, :-1], output, tokens[1:], 1.0, turned=turned).logprob
     np.testing.assert_allclose(found, LOGPROBS, rtol=0, atol=1e-3)
 
 

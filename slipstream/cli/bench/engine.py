@@ -125,7 +125,9 @@ def _peer(name: str, python: Path, model: Path, workload: Workload, dtype: str) 
     if done.returncode:
         raise RunFailed(f"{name} failed with {python}: {done.stderr.strip().splitlines()[-1:]}")
     found = json.loads(done.stdout.strip().splitlines()[-1])
-    return _row(workload, f"{found['peer']} {found['dtype']}", sum(workload.new_tokens) / found["tokens_per_second"])
+    if found["tokens"] != (asked_for := sum(workload.new_tokens)):
+        raise RunFailed(f"{name} drew {found['tokens']} tokens for {workload.name}, not the {asked_for} that it was asked for")
+    return _row(workload, f"{found['peer']} {found['dtype']}", asked_for / found["tokens_per_second"])
 
 
 def _row(workload: Workload, system: str, seconds: float) -> dict[str, Any]:

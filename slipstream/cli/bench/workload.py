@@ -37,7 +37,7 @@ class Workload:
 
     def for_peer(self) -> dict[str, Any]:
         """The JSON object that the scripts in benchmarks/peers read."""
-        prompts, lengths = [list(prompt) for prompt in self.prompts], list(self.new_tokens)
+        prompts, lengths = [list(prompt) for prompt in self.prompts[:: self.group]], list(self.new_tokens)
         common = {"group": self.group, "concurrency": self.concurrency, "temperature": 1.0, "ignore_eos": True}
         return common | {"prompts": prompts, "max_new_tokens": lengths}
 

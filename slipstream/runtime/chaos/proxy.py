@@ -42,7 +42,8 @@ class _Route:
     server: asyncio.Server
     armed: list[str] = field(default_factory=list[str])  # for the next bytes of an answer: cut, corrupt
     dead_until_s: float = 0.0  # whatever is connected before then is half-open
-    delay_s: float = 0.0  # of every piece
+    latency_s: float  # of every piece, always
+    delay_s: float = 0.0  # of every piece, besides
     links: set["_Link"] = field(default_factory=set["_Link"])
 
 
@@ -76,9 +77,9 @@ class Proxy:
         self._worker = Worker("proxy", self._run, lambda: None)
         self._worker.start()
 
-    def route(self, name: str, port: int, host: str = "127.0.0.1") -> int:
-        """A new way to a server, which need not be there yet; the port to connect to instead."""
-        return self._call(self._open(name, (host, port)))
+    def route(self, name: str, port: int, host: str = "127.0.0.1", latency_s: float = 0.0) -> int:
+        """A new way to a server, which need not be there yet; the port to connect to instead. `latency_s`: of every piece."""
+        return self._call(self._open(name, (host, port), latency_s))
 
     def cut(self, name: str) -> None:
         """The next answer on the route ends in its middle, with a reset to both sides."""
@@ -97,7 +98,7 @@ class Proxy:
         self._do(lambda: self._kill(self._routes[name], seconds))
 
     def delay(self, name: str, seconds: float) -> None:
-        """Every piece takes so much longer from now on; 0: none."""
+        """Every piece takes so much longer from now on than the route's latency; 0: no longer."""
         self._do(lambda: self._slow(self._routes[name], seconds))
 
     def strikes(self) -> list[Strike]:
@@ -127,7 +128,7 @@ class Proxy:
 
         return self._call(done())
 
-    async def _open(self, name: str, target: tuple[str, int]) -> int:
+    async def _open(self, name: str, target: tuple[str, int], latency_s: float) -> int:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
@@ -141,7 +142,7 @@ class Proxy:
 
         server = await asyncio.start_server(connected, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        self._routes[name] = _Route(name=name, target=target, port=port, server=server)
+        self._routes[name] = _Route(name=name, target=target, port=port, server=server, latency_s=latency_s)
         return port
 
     async def _end(self) -> None:
@@ -190,8 +191,8 @@ class Proxy:
         """One direction, to its end."""
         answers = writer is link.near
         while data := await reader.read(PIECE_BYTES):
-            if route.delay_s:
-                await asyncio.sleep(route.delay_s)
+            if late_s := route.latency_s + route.delay_s:
+                await asyncio.sleep(late_s)
             if link.dead:
                 continue
             if answers and route.armed:

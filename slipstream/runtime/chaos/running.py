@@ -21,6 +21,10 @@ from slipstream.runtime.stop import StopFlag
 from slipstream.telemetry.jsonl import read_jsonl
 from slipstream.telemetry.run_directory import RunDirectory
 
+# Of a piece on the learner's way to the coordinator. Two requests a step: so a step lasts about a second however fast the machine
+# is, and a fault that lasts for seconds is over before the schedule's next is due.
+LATENCY_S = 0.25
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbed:
@@ -83,7 +87,8 @@ def wired(run_dir: Path, learner_dir: Path, port: int, samplers: int, lease_s: f
     """The roles of a run, its coordinator at a port; each reaches it, and the others its weights, over routes of the proxy."""
 
     def worker(name: str, *arguments: str) -> Role:
-        join = f"http://127.0.0.1:{proxy.route(to_coordinator(name), port)}"
+        latency_s = LATENCY_S if name == LEARNER else 0.0
+        join = f"http://127.0.0.1:{proxy.route(to_coordinator(name), port, latency_s=latency_s)}"
         serves = free_port()
         advertised = f"http://127.0.0.1:{proxy.route(weights_of(name), serves)}"
         places = ("--host", "127.0.0.1", "--port", str(serves), "--advertise", advertised)
