@@ -37,11 +37,11 @@ def divergence(
 ) -> tuple[Pages, float]:
     """The largest difference, in nats, of the log-probs of the tokens that `sequences` would draw next; and the pool back.
 
-    Each of `sequences` has all its tokens, the newest last, and its pages; `tables` are pages to work in, as long as the longest
-    sequence. Both log-probs are of these weights, at the row's temperature, of the token that the kept keys and values give.
+    Each of `sequences` has all its tokens, the newest last, and its pages; `sampling` is theirs, in their order; `tables` are pages to
+    work in, as long as the longest sequence. Both log-probs are of these weights, at the row's temperature, of the token that the kept
+    keys and values give.
     """
     own = [replace(one, table=table) for one, table in zip(sequences, tables, strict=True)]
-    rows = [one.row for one in own]
     decoding = [_next_token(one) for one in own]
     copies = [pair for one, copy in zip(sequences, own, strict=True) for pair in zip(one.table, copy.table, strict=False)]
     for sources, targets in copy_arguments(copies, shapes):
@@ -51,7 +51,7 @@ def divergence(
         pages = prefill(params, spec, pages, units, numerics=numerics)
     forced = _forced(sampling, np.asarray(kept.token[0]))
     pages, fresh = decode(params, spec, pages, decode_rows(decoding, forced, shapes), steps=steps, numerics=numerics)
-    apart = np.asarray(kept.raw_logprob[0])[rows] - np.asarray(fresh.raw_logprob[0])[rows]
+    apart = (np.asarray(kept.raw_logprob[0]) - np.asarray(fresh.raw_logprob[0]))[: len(own)]
     return pages, float(np.abs(apart).max())
 
 

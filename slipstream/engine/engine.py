@@ -20,6 +20,7 @@ from slipstream.engine.divergence import PROBED, divergence
 from slipstream.engine.plan import Chunk, Plan, RequestKey, Table
 from slipstream.engine.programs import copy_pages, decode, prefill
 from slipstream.engine.requests import check_request, restricts
+from slipstream.engine.row_counts import row_counts, sound_counts
 from slipstream.engine.rows import SamplingTable
 from slipstream.engine.running import Ended, InFlight, Request
 from slipstream.engine.scheduler import Scheduler
@@ -36,7 +37,7 @@ from slipstream.telemetry.events import Events, NullEvents
 
 OnSwap = Literal["keep", "recompute", "auto"]  # keys and values of older weights
 PREFILL_TOKENS = 128  # of one prefill call; fixed, so that shapes (and bits) never depend on load
-PREFILL_CALLS = 8  # at most, before each decode: rows that wait for their prompts cost as much in it as those that draw
+PREFILL_CALLS = 16  # at most, before each decode: rows that wait for their prompts cost as much in it as those that draw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +121,7 @@ class Engine:
         )
         self._pages = empty_pages(spec, scratch + 1, page_tokens, COMPUTE[precision])
         self._sampling = SamplingTable(slots, self._known)
+        self._row_counts: tuple[int, ...] = ()  # of decode programs, ascending; known when the first dispatch is
         self._params: Policy | None = None
         self._version = -1
         self._requests: dict[RequestKey, Request] = {}
@@ -163,15 +165,17 @@ class Engine:
         """Compile every program of this engine, by running it on the scratch page; their names and shapes. After the first `load`."""
         shapes, params = self._shapes, self._weights()
         nothing = Chunk(key=("warm-up", 0), row=0, start=0, token_ids=(0,), table=(shapes.scratch,) * shapes.table_pages)
+        self._settle_row_counts(params)
         self._prepare([(shapes.scratch, shapes.scratch)], [nothing], params)
-        rows = decode_rows((), self._sampling.rows(), shapes)
-        self._pages, _ = decode(params, self._spec, self._pages, rows, steps=self._steps, numerics=self._numerics)
+        for count in self._row_counts:
+            rows = decode_rows((), self._sampling.rows((), count), shapes)
+            self._pages, _ = decode(params, self._spec, self._pages, rows, steps=self._steps, numerics=self._numerics)
         jax.block_until_ready(self._pages)
         tables = f"tables of {shapes.table_pages} pages of {shapes.page_tokens} tokens"
         return (
             f"copy_pages: {shapes.rows} pages",
             f"prefill: {shapes.units} units of {shapes.unit_tokens} tokens, {tables}",
-            f"decode: {shapes.rows} rows, up to {self._steps} tokens each, {tables}",
+            *(f"decode: {count} rows, up to {self._steps} tokens each, {tables}" for count in self._row_counts),
         )
 
     def submit(self, request: SampleRequest) -> None:
@@ -239,10 +243,10 @@ class Engine:
         if not np.isfinite(drawn.logprobs[drawn.valid]).all():
             raise RunFailed(f"engine {self.id}: the weights of version {flight.version} give log-probs that are not finite")
         now, outcomes, ended = self._clock.now_s(), {}, []
-        for row, state in flight.rows.items():
+        for place, (row, state) in enumerate(flight.rows.items()):
             if self._requests.get(state.request.key) is not state:
                 continue
-            outcomes[row] = state.take(drawn, flight.version)
+            outcomes[row] = state.take(drawn, place, flight.version)
             if outcomes[row].ended or len(state.tokens) == state.request.max_new_tokens:
                 ended.append(self._end(state, FinishReason.STOP if outcomes[row].ended else FinishReason.LENGTH, now))
         self._scheduler.record(outcomes)
@@ -250,17 +254,28 @@ class Engine:
 
     def _launch(self, params: Policy) -> None:
         """Start the next dispatch that decodes, its prompts prefilled; plans that only prefill are carried out on the way."""
+        self._settle_row_counts(params)
         self._settle_swap(params)
         while (plan := self._scheduler.plan(self._version)) is not None:
             self._seat(plan)
             self._prepare(plan.copies, plan.prefill, params)
             if plan.decode:
-                rows = decode_rows(plan.decode, self._sampling.rows(), self._shapes)
+                decoding = sorted(plan.decode, key=lambda one: one.position)  # neighbours walk equally many pages
+                count = next(count for count in self._row_counts if count >= len(decoding))
+                rows = decode_rows(decoding, self._sampling.rows([one.row for one in decoding], count), self._shapes)
                 self._pages, drawn = decode(params, self._spec, self._pages, rows, steps=self._steps, numerics=self._numerics)
-                states = {one.row: self._requests[one.key] for one in plan.decode}
+                states = {one.row: self._requests[one.key] for one in decoding}
                 self._in_flight = InFlight(version=plan.version, rows=states, drawn=drawn)
                 return
             self._scheduler.record({})
+
+    def _settle_row_counts(self, params: Policy) -> None:
+        """Before anything else is computed."""
+        if self._row_counts:
+            return
+        self._row_counts = row_counts(self._slots)
+        if not self._numerics.exact and len(self._row_counts) > 1:
+            self._pages, self._row_counts = sound_counts(params, self._spec, self._pages, self._shapes, self._steps, self._row_counts)
 
     def _settle_swap(self, params: Policy) -> None:
         """After `load`, before the first plan with the new weights: what becomes of the keys and values that are there."""
@@ -294,7 +309,7 @@ class Engine:
             self._pages,
             sequences,
             self._probe_tables[: len(sequences)],
-            self._sampling.rows(),
+            self._sampling.rows([one.row for one in sequences], self._slots),
             self._shapes,
             steps=self._steps,
             numerics=self._numerics,

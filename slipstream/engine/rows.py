@@ -1,5 +1,7 @@
 """How the request in each row draws, as small arrays that are sent with every dispatch. Called by the engine only."""
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -9,10 +11,11 @@ from slipstream.engine.sampling import UNUSED, SamplingRows
 
 
 class SamplingTable:
-    """Mutable at any time: a dispatch gets copies. A free slot has no wishes, so that it costs nothing."""
+    """Mutable at any time: a dispatch gets copies. A free slot has no wishes, so that it costs nothing; one more is always free."""
 
     def __init__(self, slots: int, known_tokens: int) -> None:
-        self._known = known_tokens
+        self._known, self._free = known_tokens, slots
+        slots += 1
         self._key = np.zeros((slots, 2), np.uint32)
         self._temperature = np.ones(slots, np.float32)
         self._top_k = np.zeros(slots, np.int32)
@@ -42,16 +45,21 @@ class SamplingTable:
         self._stop_ids[slot] = self._bias_ids[slot] = UNUSED
         self._first_stop[slot] = 0
 
-    def rows(self) -> SamplingRows:
-        """As the device wants them. `jnp.array` copies; what takes a numpy buffer as it is would read it while the dispatch runs."""
+    def rows(self, slots: Sequence[int], count: int) -> SamplingRows:
+        """These slots in this order, filled up to `count` with free ones, as the device wants them.
+
+        `jnp.array` copies; what takes a numpy buffer as it is would read it while the dispatch runs.
+        """
+        chosen = np.full(count, self._free)
+        chosen[: len(slots)] = slots
         return SamplingRows(
-            key=jnp.array(self._key),
-            temperature=jnp.array(self._temperature),
-            top_k=jnp.array(self._top_k),
-            top_p=jnp.array(self._top_p),
-            min_p=jnp.array(self._min_p),
-            stop_ids=jnp.array(self._stop_ids),
-            first_stop=jnp.array(self._first_stop),
-            bias_ids=jnp.array(self._bias_ids),
-            bias=jnp.array(self._bias),
+            key=jnp.array(self._key[chosen]),
+            temperature=jnp.array(self._temperature[chosen]),
+            top_k=jnp.array(self._top_k[chosen]),
+            top_p=jnp.array(self._top_p[chosen]),
+            min_p=jnp.array(self._min_p[chosen]),
+            stop_ids=jnp.array(self._stop_ids[chosen]),
+            first_stop=jnp.array(self._first_stop[chosen]),
+            bias_ids=jnp.array(self._bias_ids[chosen]),
+            bias=jnp.array(self._bias[chosen]),
         )

@@ -34,15 +34,15 @@ class Request:
             versions=before.versions.tolist() if before else [],
         )
 
-    def take(self, drawn: "Arrived", version: int) -> Outcome:
-        """Add what a dispatch with weights `version` drew in its row."""
-        count = int(drawn.valid[:, self.row].sum())
-        new = drawn.tokens[:count, self.row].tolist()
+    def take(self, drawn: "Arrived", place: int, version: int) -> Outcome:
+        """Add what a dispatch with weights `version` drew for it, at its place there."""
+        count = int(drawn.valid[:, place].sum())
+        new = drawn.tokens[:count, place].tolist()
         self.tokens += new
-        self.logprobs += drawn.logprobs[:count, self.row].tolist()
+        self.logprobs += drawn.logprobs[:count, place].tolist()
         self.versions += [version] * count
         if self.raw_logprobs is not None:
-            self.raw_logprobs += drawn.raw_logprobs[:count, self.row].tolist()
+            self.raw_logprobs += drawn.raw_logprobs[:count, place].tolist()
         return Outcome(token_ids=tuple(new), ended=new[-1] in self.request.stop_ids)
 
 
@@ -51,7 +51,7 @@ class InFlight:
     """A dispatch that has been launched and not taken in."""
 
     version: int  # of its weights
-    rows: Mapping[int, Request]  # that decode
+    rows: Mapping[int, Request]  # that decode, in the order of their places in the dispatch
     drawn: Drawn
 
     def arrived(self) -> "Arrived":

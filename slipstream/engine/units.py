@@ -14,7 +14,7 @@ from slipstream.engine.sampling import SamplingRows
 class Shapes:
     """Sizes of the programs' arguments; fixed for the life of an engine."""
 
-    rows: int
+    rows: int  # of the largest decode program, and pages of one copy
     units: int  # of one prefill call
     unit_tokens: int
     table_pages: int
@@ -29,16 +29,16 @@ def prefill_calls(chunks: Iterable[Chunk], shapes: Shapes) -> list[Units]:
 
 
 def decode_rows(decoding: Sequence[Decoding], sampling: SamplingRows, shapes: Shapes) -> Rows:
-    """Every row as the plan has it."""
-    numbers = {name: np.zeros(shapes.rows, np.int32) for name in ("token", "position", "last_position")}
-    active = np.zeros(shapes.rows, bool)
-    tables = np.full((shapes.rows, shapes.table_pages), shapes.scratch, np.int32)
-    for one in decoding:
-        numbers["token"][one.row] = one.token
-        numbers["position"][one.row] = one.position
-        numbers["last_position"][one.row] = one.position + one.steps_left
-        active[one.row] = True
-        tables[one.row, : len(one.table)] = one.table
+    """The sequences in the order given, in a program of as many rows as `sampling` has."""
+    count = len(sampling.temperature)
+    numbers = {name: np.zeros(count, np.int32) for name in ("token", "position", "last_position")}
+    active = np.arange(count) < len(decoding)
+    tables = np.full((count, shapes.table_pages), shapes.scratch, np.int32)
+    for place, one in enumerate(decoding):
+        numbers["token"][place] = one.token
+        numbers["position"][place] = one.position
+        numbers["last_position"][place] = one.position + one.steps_left
+        tables[place, : len(one.table)] = one.table
     return Rows(**numbers, active=active, tables=tables, sampling=sampling)  # pyright: ignore[reportArgumentType] - numpy until the call
 
 

@@ -46,7 +46,8 @@ def project(
 ) -> jax.Array:
     """x [n, i] times weight [i, o], where i are the weight's first `inputs` axes, in x's dtype; plus the adapter's share.
 
-    `turned`: the weight is a matrix that lies as [o, i]. A quantised weight, never turned, is widened to x's dtype, exact for int8 in bfloat16, and the scale is applied to the product.
+    `turned`: the weight is a matrix that lies as [o, i], and not quantised. A quantised weight is widened to x's dtype, exact for int8
+    in bfloat16, and the scale is applied to the product.
     """
     if isinstance(weight, Quantised):
         product = _contract(x, weight.stored.astype(x.dtype), inputs, numerics)

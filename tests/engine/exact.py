@@ -136,6 +136,16 @@ def other_company(family: str, precision: str) -> Count:
     return same_samples(drain(sampler(family, precision, slots=7, tokens_per_dispatch=5), asked(family)[::-1]), together(family, precision))
 
 
+def many_rows_and_few(family: str, precision: str) -> Count:
+    """In a program of 32 rows, whose rows walk their pages in several parties, until most have ended; then in one of 8."""
+    made, copies = sampler(family, precision, slots=32), asked(family)
+    copies = [replace(one, key=(f"{one.key[0]}{copy}", 0)) for one in copies for copy in "abc"]
+    found = drain(made, copies)
+    assert made._row_counts == (8, 32)
+    expected = together(family, precision)
+    return same_samples(found, {name: expected[name[:-1]] for name in found})
+
+
 def joining_and_leaving(family: str, precision: str) -> Count:
     """One more request before each step, in so few pages that some are taken away and computed again."""
     made, found = sampler(family, precision, pages=9), {}

@@ -13,6 +13,7 @@ from tests.goldens.read import FAMILIES
 SAMPLER: dict[str, Cell] = {
     "sampler: alone": exact.alone,
     "sampler: other company": exact.other_company,
+    "sampler: many rows and few": exact.many_rows_and_few,
     "sampler: joining, leaving": exact.joining_and_leaving,
     **{f"sampler: chunks of {tokens}": exact.chunks(tokens) for tokens in CHUNKS},
     "sampler: shuffled pages": exact.shuffled_pages,

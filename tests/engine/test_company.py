@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from slipstream.core.records import FinishReason, Sample
-from slipstream.engine import programs
-from tests.engine.small import MAX_TOKENS, SLOTS, SPEC, assert_same, drain, engine, mixed_requests, request, weights
+from slipstream.engine import engine as engine_module
+from slipstream.engine import programs, row_counts
+from tests.engine.small import MAX_TOKENS, PER_DISPATCH, SLOTS, SPEC, assert_same, drain, engine, mixed_requests, request, weights
 
 REQUESTS = mixed_requests()
 
@@ -69,6 +70,44 @@ def test_in_a_used_engine(alone: dict[str, Sample]) -> None:
 @pytest.mark.parametrize("per_dispatch", [1, 4])
 def test_any_number_of_tokens_per_dispatch(alone: dict[str, Sample], per_dispatch: int) -> None:
     assert_all_same(drain(engine(per_dispatch=per_dispatch), REQUESTS), alone)
+
+
+def test_few_samples_go_through_a_program_of_few_rows(alone: dict[str, Sample], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One begins while the prompts of the others are computed, ten go on in one of 32 rows, and the last of them end in one of 8."""
+    launched: list[int] = []
+
+    def told(*arguments, **options):
+        launched.append(len(arguments[3].token))
+        return programs.decode(*arguments, **options)
+
+    running = engine(slots=32)
+    assert [line for line in running.warm_up() if line.startswith("decode")] == [
+        f"decode: {rows} rows, up to {PER_DISPATCH} tokens each, tables of 1 pages of 64 tokens" for rows in (8, 32)
+    ]
+    monkeypatch.setattr(engine_module, "decode", told)
+    assert_all_same(drain(running, REQUESTS), alone)
+    assert (launched[0], launched[1], launched[-1], set(launched)) == (8, 32, 8, {8, 32})
+
+
+@pytest.mark.parametrize("part", ["logprob", "keys"])
+def test_a_device_that_gives_few_rows_other_bits_has_one_program(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single bit of one row is enough."""
+
+    def other_bits(params, spec, pages, rows, **options):
+        pages, drawn = programs.decode(params, spec, pages, rows, **options)
+        if len(rows.token) == 8 and part == "logprob":
+            drawn = replace(drawn, logprob=drawn.logprob.at[0, 5].multiply(1 + 2.0**-23))
+        elif len(rows.token) == 8:
+            pages = replace(pages, keys=pages.keys.at[1, 5, 0, 3, 0].multiply(1 + 2.0**-23))
+        return pages, drawn
+
+    monkeypatch.setattr(row_counts, "decode", other_bits)
+    assert sum(line.startswith("decode") for line in engine(slots=32).warm_up()) == 1
+
+
+@pytest.mark.parametrize(("slots", "counts"), [(1, (1,)), (31, (31,)), (32, (8, 32)), (34, (34,)), (64, (16, 64)), (128, (8, 32, 128))])
+def test_row_counts(slots: int, counts: tuple[int, ...]) -> None:
+    assert row_counts.row_counts(slots) == counts
 
 
 def test_a_group_that_shares_its_prompt_is_its_samples_one_by_one() -> None:

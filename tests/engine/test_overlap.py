@@ -84,11 +84,11 @@ def test_what_a_dispatch_in_flight_reads_is_never_changed() -> None:
             aligned = room[-room.ctypes.data % 64 :][: array.nbytes].view(array.dtype).reshape(array.shape)
             aligned[...] = array
             setattr(table, name, aligned)
-    sent = table.rows()
+    sent = table.rows(range(SLOTS), SLOTS)
     wishes = replace(LONG[0], seed=3, temperature=0.5, top_k=2, top_p=0.5, min_p=0.1, stop_ids=(1,), min_new_tokens=1)
     for slot in range(SLOTS):
         table.seat(slot, replace(wishes, logit_bias=((3, 1.0),)))
-    before, after = SamplingTable(SLOTS, 17).rows(), table.rows()
-    for name in SamplingTable(SLOTS, 17).rows().__slots__:
+    before, after = (one.rows(range(SLOTS), SLOTS) for one in (SamplingTable(SLOTS, 17), table))
+    for name in before.__slots__:
         np.testing.assert_array_equal(getattr(sent, name), getattr(before, name))
         assert not np.array_equal(getattr(after, name), getattr(before, name)), name

@@ -337,7 +337,7 @@ def test_a_freed_slot_has_no_wishes() -> None:
     table = SamplingTable(2, 17)
     table.seat(1, replace(request("s", [4], temperature=0.0), top_k=3, top_p=0.5, min_p=0.1, min_new_tokens=2, logit_bias=((1, 1.0),)))
     table.free(1)
-    found, plain = table.rows(), plain_rows(2)
+    found, plain = table.rows([0, 1], 2), plain_rows(2)
     for name in ("temperature", "top_k", "top_p", "min_p", "stop_ids", "first_stop", "bias_ids"):
         np.testing.assert_array_equal(getattr(found, name), getattr(plain, name))
 
