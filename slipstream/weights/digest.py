@@ -1,13 +1,15 @@
 """The one fingerprint of weights: equal for equal values, wherever they were read from. Called by evaluations, publishers and fetchers.
 
 It is made of the hashes of chunks, so that whoever has verified every chunk has verified the whole, with no second pass over the bytes.
-SHA-256 and not BLAKE2: processors of this decade have instructions for it, which make it twice as fast (1.4 against 0.8 GB/s a core).
+Chunks are hashed with BLAKE3, which takes a third of the time of SHA-256 with the processor's own instructions (4.4 against 1.3 GB/s a
+core) and is as hard to forge: the hash decides how fast a version can arrive.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from blake3 import blake3
 
 from slipstream.models.parameters import Params, declarations, leaf
 from slipstream.models.spec import ModelSpec
@@ -19,7 +21,7 @@ Row = tuple[str, Sequence[int], str, Sequence[str]]  # a tensor's name, shape, d
 
 def chunk_hash(data: memoryview | bytes) -> str:
     """64 hexadecimal digits of some bytes."""
-    return hashlib.sha256(data).hexdigest()
+    return blake3(data).hexdigest()
 
 
 def chunks_of(data: memoryview) -> list[memoryview]:

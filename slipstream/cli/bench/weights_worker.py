@@ -1,7 +1,6 @@
 """The other process of `slipstream bench weights`: takes versions as a sampler would, and bytes as they come. Called by that benchmark."""
 
 import contextlib
-import hashlib
 import multiprocessing
 import os
 import socket
@@ -11,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
+
+from blake3 import blake3
 
 PATIENCE_S = 300.0
 PIECE_BYTES = 1 << 20
@@ -134,7 +135,7 @@ def _take(store: Any, data: bytes, url: str) -> dict[str, Any]:
 
 def _fill(listener: socket.socket, room: memoryview, hashed: bool) -> None:
     line, _ = listener.accept()
-    found, filled = hashlib.sha256(), 0
+    found, filled = blake3(), 0
     with line:
         while filled < len(room):
             count = line.recv_into(room[filled : filled + PIECE_BYTES])
