@@ -273,7 +273,7 @@ class Engine:
         """Before anything else is computed."""
         if self._row_counts:
             return
-        self._row_counts = row_counts(self._slots)
+        self._row_counts = row_counts(self._slots, self._spec.d_model)
         if not self._numerics.exact and len(self._row_counts) > 1:
             self._pages, self._row_counts = sound_counts(params, self._spec, self._pages, self._shapes, self._steps, self._row_counts)
 

@@ -22,12 +22,14 @@ from slipstream.models.spec import ModelSpec
 
 FEWEST = 8  # rows: fewer would cost hardly less
 APART = 4  # each count is so many times the one before
+LEAST_WIDTH = 256  # of a model in which rows cost more than another program takes to compile
 
 
-def row_counts(slots: int) -> tuple[int, ...]:
-    """Row counts of the programs of an engine with so many slots, ascending: 8 and 32 for 32, the slots alone below that."""
+def row_counts(slots: int, width: int) -> tuple[int, ...]:
+    """Row counts of the programs of an engine with so many slots, ascending: 8 and 32 for 32. The slots alone below that, and for small
+    models of this width."""
     found = [slots]
-    while found[0] % APART == 0 and found[0] >= APART * FEWEST:
+    while width >= LEAST_WIDTH and found[0] % APART == 0 and found[0] >= APART * FEWEST:
         found.insert(0, found[0] // APART)
     return tuple(found)
 

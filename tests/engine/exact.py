@@ -18,6 +18,7 @@ from slipstream.config.schema import BatchSection, MeshSection, ModelSection, Ru
 from slipstream.core.clock import ManualClock
 from slipstream.core.records import FinishReason, Sample, SampleRequest, TrainingSequence, WeightVersion
 from slipstream.engine import engine as engine_module
+from slipstream.engine import row_counts
 from slipstream.engine.engine import Engine
 from slipstream.train.learner import Learner
 from tests.engine.small import drain, request
@@ -138,7 +139,10 @@ def other_company(family: str, precision: str) -> Count:
 
 def many_rows_and_few(family: str, precision: str) -> Count:
     """In a program of 32 rows, whose rows walk their pages in several parties, until most have ended; then in one of 8."""
-    made, copies = sampler(family, precision, slots=32), asked(family)
+    copies = asked(family)
+    with patch.object(row_counts, "LEAST_WIDTH", 0):
+        made = sampler(family, precision, slots=32)
+        made.warm_up()
     copies = [replace(one, key=(f"{one.key[0]}{copy}", 0)) for one in copies for copy in "abc"]
     found = drain(made, copies)
     assert made._row_counts == (8, 32)

@@ -72,7 +72,7 @@ def test_any_number_of_tokens_per_dispatch(alone: dict[str, Sample], per_dispatc
     assert_all_same(drain(engine(per_dispatch=per_dispatch), REQUESTS), alone)
 
 
-def test_few_samples_go_through_a_program_of_few_rows(alone: dict[str, Sample], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_samples_go_through_a_program_of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """One begins while the prompts of the others are computed, ten go on in one of 32 rows, and the last of them end in one of 8."""
     launched: list[int] = []
 
@@ -80,13 +80,17 @@ def test_few_samples_go_through_a_program_of_few_rows(alone: dict[str, Sample], 
         launched.append(len(arguments[3].token))
         return programs.decode(*arguments, **options)
 
-    running = engine(slots=32)
+    monkeypatch.setattr(row_counts, "LEAST_WIDTH", SPEC.d_model)
+    running = engine(slots=32, page_tokens=16)
     assert [line for line in running.warm_up() if line.startswith("decode")] == [
-        f"decode: {rows} rows, up to {PER_DISPATCH} tokens each, tables of 1 pages of 64 tokens" for rows in (8, 32)
+        f"decode: {rows} rows, up to {PER_DISPATCH} tokens each, tables of 3 pages of 16 tokens" for rows in (8, 32)
     ]
     monkeypatch.setattr(engine_module, "decode", told)
-    assert_all_same(drain(running, REQUESTS), alone)
+    found = drain(running, REQUESTS)
     assert (launched[0], launched[1], launched[-1], set(launched)) == (8, 32, 8, {8, 32})
+    launched.clear()
+    assert_all_same(found, {one.key[0]: drain(running, [one])[one.key[0]] for one in REQUESTS})
+    assert set(launched) == {8}
 
 
 @pytest.mark.parametrize("part", ["logprob", "keys"])
@@ -101,13 +105,15 @@ def test_a_device_that_gives_few_rows_other_bits_has_one_program(part: str, monk
             pages = replace(pages, keys=pages.keys.at[1, 5, 0, 3, 0].multiply(1 + 2.0**-23))
         return pages, drawn
 
+    monkeypatch.setattr(row_counts, "LEAST_WIDTH", SPEC.d_model)
     monkeypatch.setattr(row_counts, "decode", other_bits)
-    assert sum(line.startswith("decode") for line in engine(slots=32).warm_up()) == 1
+    assert sum(line.startswith("decode") for line in engine(slots=32, page_tokens=16).warm_up()) == 1
 
 
 @pytest.mark.parametrize(("slots", "counts"), [(1, (1,)), (31, (31,)), (32, (8, 32)), (34, (34,)), (64, (16, 64)), (128, (8, 32, 128))])
 def test_row_counts(slots: int, counts: tuple[int, ...]) -> None:
-    assert row_counts.row_counts(slots) == counts
+    assert row_counts.row_counts(slots, 256) == counts
+    assert row_counts.row_counts(slots, 255) == (slots,)
 
 
 def test_a_group_that_shares_its_prompt_is_its_samples_one_by_one() -> None:

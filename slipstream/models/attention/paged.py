@@ -55,7 +55,7 @@ def by_page(
         return units_by_page(q[:, None], keys, values, tables, positions[:, None], window, rule, numerics)[0][:, 0]
 
     n = q.shape[0]
-    if n % TOGETHER or n == TOGETHER or jax.default_backend() != "cpu":
+    if n % TOGETHER or n == TOGETHER or tables.shape[1] == 1 or jax.default_backend() != "cpu":
         return walk((q, tables, positions))
     some = jax.tree.map(lambda array: array.reshape(-1, TOGETHER, *array.shape[1:]), (q, tables, positions))
     return jax.lax.map(walk, some).reshape(q.shape)
