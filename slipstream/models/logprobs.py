@@ -102,7 +102,7 @@ def _forward_rows(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, te
         log_probs, total = _normalised(_scaled(_logits(states, matrix, how), temperature, rule, numerics), numerics)
         return TokenLogprobs(select(log_probs, ids), _entropy(log_probs), total[:, 0])
 
-    positions, rows = hidden.shape[0], _rows_per_chunk(output.shape[not turned])
+    positions, rows = hidden.shape[0], _rows_per_chunk(output.shape[0 if turned else 1])
     if positions <= rows:
         return chunk((hidden, token_ids))
     stacked = jax.lax.map(chunk, _chunked((hidden, token_ids), rows))
@@ -127,7 +127,7 @@ def _backward_rows(how: _How, output: jax.Array, temperature: jax.Array, inputs:
     """Gradients by the output matrix, float32, and by the hidden states."""
     rule, turned, _ = how
     hidden = inputs[0]
-    size = output.shape[not turned]
+    size = output.shape[0 if turned else 1]
     matrix, vocabulary = output.astype(hidden.dtype), jnp.arange(size)
 
     def one(total: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:

@@ -16,12 +16,15 @@ from slipstream.models.spec import ModelSpec
 
 CHUNK_BYTES = 8 << 20  # of a tensor's bytes in a row, from its start; the last one is shorter. A multiple of every item size
 
+hasher = blake3
+"""Of a chunk; also for bytes that come in pieces."""
+
 Row = tuple[str, Sequence[int], str, Sequence[str]]  # a tensor's name, shape, dtype and hashes of its chunks
 
 
 def chunk_hash(data: memoryview | bytes) -> str:
     """64 hexadecimal digits of some bytes."""
-    return blake3(data).hexdigest()
+    return hasher(data).hexdigest()
 
 
 def chunks_of(data: memoryview) -> list[memoryview]:

@@ -139,12 +139,10 @@ def other_company(family: str, precision: str) -> Count:
 
 def many_rows_and_few(family: str, precision: str) -> Count:
     """In a program of 32 rows, whose rows walk their pages in several parties, until most have ended; then in one of 8."""
-    copies = asked(family)
     with patch.object(row_counts, "LEAST_WIDTH", 0):
         made = sampler(family, precision, slots=32)
         made.warm_up()
-    copies = [replace(one, key=(f"{one.key[0]}{copy}", 0)) for one in copies for copy in "abc"]
-    found = drain(made, copies)
+    found = drain(made, [replace(one, key=(f"{one.key[0]}{copy}", 0)) for one in asked(family) for copy in "abc"])
     assert made._row_counts == (8, 32)
     expected = together(family, precision)
     return same_samples(found, {name: expected[name[:-1]] for name in found})

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from blake3 import blake3
-
 PATIENCE_S = 300.0
 PIECE_BYTES = 1 << 20
 
@@ -134,8 +132,10 @@ def _take(store: Any, data: bytes, url: str) -> dict[str, Any]:
 
 
 def _fill(listener: socket.socket, room: memoryview, hashed: bool) -> None:
+    from slipstream.weights.digest import hasher
+
     line, _ = listener.accept()
-    found, filled = blake3(), 0
+    found, filled = hasher(), 0
     with line:
         while filled < len(room):
             count = line.recv_into(room[filled : filled + PIECE_BYTES])

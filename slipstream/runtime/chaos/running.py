@@ -21,8 +21,8 @@ from slipstream.runtime.stop import StopFlag
 from slipstream.telemetry.jsonl import read_jsonl
 from slipstream.telemetry.run_directory import RunDirectory
 
-# Of a piece on the learner's way to the coordinator. Two requests a step: so a step lasts about a second however fast the machine
-# is, and a fault that lasts for seconds is over before the schedule's next is due.
+# Of a piece on the learner's way to the coordinator. At least two requests a step: so a step lasts for a second or two however fast
+# the machine is, and a fault that lasts for seconds is over before the schedule's next is due.
 LATENCY_S = 0.25
 
 

@@ -6,10 +6,9 @@ A source only moves bytes. Whether they are the right ones is checked by the fet
 from enum import StrEnum
 from typing import Protocol
 
-from blake3 import blake3
-
 from slipstream.core.clock import Clock
 from slipstream.weights.chunks import PatchKey
+from slipstream.weights.digest import hasher
 
 
 class FaultKind(StrEnum):
@@ -36,7 +35,7 @@ class Landing:
     """Memory that is filled from its start, and hashed while what came last is still in the processor's cache."""
 
     def __init__(self, into: memoryview) -> None:
-        self._into, self._filled, self._hash = into, 0, blake3()
+        self._into, self._filled, self._hash = into, 0, hasher()
 
     def room(self, most: int) -> memoryview:
         """Where the next bytes go, at most so many."""
