@@ -26,7 +26,7 @@ LEAST_WIDTH = 256  # of a model in which rows cost more than another program tak
 
 
 def row_counts(slots: int, width: int) -> tuple[int, ...]:
-    """Row counts of the programs of an engine, ascending: 8 and 32 for 32 slots; the slots alone where those are few or the model narrow."""
+    """Row counts of the programs of an engine, ascending: 8 and 32 for 32 slots; the slots alone where they are few or the model narrow."""
     found = [slots]
     while width >= LEAST_WIDTH and found[0] % APART == 0 and found[0] >= APART * FEWEST:
         found.insert(0, found[0] // APART)
