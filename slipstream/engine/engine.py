@@ -29,7 +29,7 @@ from slipstream.engine.units import Shapes, copy_arguments, decode_rows, prefill
 from slipstream.models.decoder import empty_pages
 from slipstream.models.lora import Adapted, Policy, whole
 from slipstream.models.numerics import EXACT, FAST, Numerics, barriers_hold
-from slipstream.models.parameters import unstack
+from slipstream.models.panels import laid_out
 from slipstream.models.quant import COMPUTE, at_precision
 from slipstream.models.spec import ModelSpec
 from slipstream.models.weight import Precision
@@ -226,8 +226,8 @@ class Engine:
     def _prepared(self, policy: Policy) -> Policy:
         """In the engine's precision, layer by layer. Adapters are merged in, but in exact mode applied as the learner does."""
         if isinstance(policy, Adapted) and self._numerics.exact:
-            return replace(policy, base=unstack(at_precision(policy.base, self._spec, self._precision)))
-        return unstack(at_precision(whole(policy), self._spec, self._precision))
+            return replace(policy, base=laid_out(at_precision(policy.base, self._spec, self._precision), self._spec))
+        return laid_out(at_precision(whole(policy), self._spec, self._precision), self._spec)
 
     def _weights(self) -> Policy:
         if self._params is None:

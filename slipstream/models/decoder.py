@@ -167,8 +167,10 @@ def paged_hidden_states(
 
 
 def embed(params: Params, spec: ModelSpec, token_ids: jax.Array, dtype: jnp.dtype | type | None, numerics: Numerics = FAST) -> jax.Array:
-    """Embeddings [..., d] of tokens [...]."""
-    x = gathered_embedding(params.embed)[token_ids].astype(dtype or params.embed.dtype)
+    """Embeddings [..., d] of tokens [...]; the table may lie as bits (`paged.as_stored`)."""
+    table = gathered_embedding(params.embed)
+    own = paged.dtype_of(table)
+    x = paged.numbers(table[token_ids], own).astype(dtype or own)
     return numerics.seal(x * jnp.asarray(spec.d_model**0.5, x.dtype)) if spec.scale_embedding else x
 
 

@@ -11,6 +11,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from slipstream.models.cpu.packed import Packed
 from slipstream.models.numerics import FAST, Numerics, no_gradient
 from slipstream.models.weight import Quantised, Weight
 
@@ -26,7 +27,8 @@ def grouped_project(x: jax.Array, weight: Weight, sizes: jax.Array, numerics: Nu
     return _grouped(x, weight, sizes, numerics)
 
 
-def _grouped(x: jax.Array, weight: jax.Array, sizes: jax.Array, numerics: Numerics) -> jax.Array:
+def _grouped(x: jax.Array, weight: jax.Array | Packed, sizes: jax.Array, numerics: Numerics) -> jax.Array:
+    assert isinstance(weight, jax.Array), "experts are never packed"
     if numerics.exact or jax.default_backend() == "cpu":  # a block has a fixed number of rows, so blocks are exact
         return numerics.seal(grouped_blocks(numerics.seal(x), numerics.seal(weight), sizes))
     return jax.lax.ragged_dot(x, weight.astype(x.dtype), sizes)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
+from slipstream.models.cpu.packed import Packed
 from slipstream.models.layers import soft_cap
 from slipstream.models.numerics import FAST, Numerics, no_gradient
 from slipstream.models.row_classes import times
@@ -95,14 +96,15 @@ def _forward(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, tempera
 
 def _forward_rows(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, temperature: jax.Array, how: _How) -> TokenLogprobs:
     rule, turned, numerics = how
-    matrix = output.astype(hidden.dtype)
+    matrix, turned = numerics.laid_out(output.astype(hidden.dtype), turned)
 
     def chunk(inputs: tuple[jax.Array, jax.Array]) -> TokenLogprobs:
         states, ids = inputs
-        log_probs, total = _normalised(_scaled(_logits(states, matrix, how), temperature, rule, numerics), numerics)
+        logits = _logits(states, matrix, (rule, turned, numerics))
+        log_probs, total = _normalised(_scaled(logits, temperature, rule, numerics), numerics)
         return TokenLogprobs(select(log_probs, ids), _entropy(log_probs), total[:, 0])
 
-    positions, rows = hidden.shape[0], _rows_per_chunk(output.shape[0 if turned else 1])
+    positions, rows = hidden.shape[0], _rows_per_chunk(output.shape[0 if how[1] else 1])
     if positions <= rows:
         return chunk((hidden, token_ids))
     stacked = jax.lax.map(chunk, _chunked((hidden, token_ids), rows))
@@ -162,7 +164,7 @@ def _own_rows(function: Callable[[Any, Any], tuple[Any, Any]], positions: int) -
     return function if positions % row_shares(present_mesh()) else over_rows(function)
 
 
-def _logits(states: jax.Array, matrix: jax.Array, how: _How) -> jax.Array:
+def _logits(states: jax.Array, matrix: jax.Array | Packed, how: _How) -> jax.Array:
     rule, turned, numerics = how
     return soft_cap(numerics.product(states, matrix, turned).astype(jnp.float32), rule.softcap, numerics)
 

@@ -3,11 +3,13 @@
 Exact arithmetic rests on one property of a device: at a fixed shape, a row of an operation's result depends on that row alone.
 So (a) every operation that rounds stands between optimization barriers, where no fusion can change its code; (b) sums run down
 an explicit halving tree; (c) matrix products are made in tiles of a fixed number of rows; (d) attention goes over pages of a
-fixed size from position 0 (`attention/paged.py`); (e) exp and log are taken of whole vectors. Both modes are the same functions:
-here is all that differs.
+fixed size from position 0 (`attention/paged.py`); (e) exp and log are taken of whole vectors. On CPUs (c) is not needed: there
+products are our own code (`cpu/packed.py`), whose rows know nothing of each other. Both modes are the same functions: here is all that
+differs.
 
-XLA's CPU compiler (jax 0.10) drops barriers before it fuses, and then joins a product and a sum into one rounding wherever
-they meet; programs in exact mode are compiled without that pass. `barriers_hold` asks whether it worked. Tiles are taken together, up
+XLA's CPU compiler drops barriers before it fuses, and then joins a product and a sum into one rounding wherever they meet;
+programs in exact mode are compiled without that pass (and without one that, from jax 0.12 on, compiles small loops by other means, which
+know no barriers). `barriers_hold` asks whether it worked. Tiles are taken together, up
 to the number of rows at which this device was found to give the same bits (`row_classes`).
 
 Only the forward pass must be exact: the backward pass of a tiled product is one product over all rows.
@@ -22,6 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from slipstream.models.cpu import packed
+from slipstream.models.cpu.packed import Packed
 from slipstream.models.row_classes import rows_at_once, times
 
 
@@ -49,22 +53,36 @@ class Numerics:
         """Elementwise natural logarithm, as `exp`."""
         return self.seal(_of_whole_vectors(jnp.log, self.seal(x))) if self.exact else jnp.log(x)
 
-    def product(self, x: jax.Array, matrix: jax.Array, turned: bool = False) -> jax.Array:
+    def product(self, x: jax.Array, matrix: jax.Array | Packed, turned: bool = False) -> jax.Array:
         """x [..., i] times matrix [i, o], in x's dtype (products of bfloat16 are summed in float32 and rounded once).
 
-        `turned`: the matrix lies as [o, i]. Its bits are others than those of the same matrix that lies as [i, o].
+        `turned`: the matrix lies as [o, i]. On devices that have no products of ours its bits are then others.
         """
+        if isinstance(matrix, Packed):
+            return packed.product(x, matrix).astype(x.dtype)
         if not self.exact:
             return times(x, matrix, turned)
         flat = x.reshape(-1, x.shape[-1])
         (rows, width), columns = flat.shape, matrix.shape[0 if turned else 1]
-        together = rows_at_once(self.row_tile, rows, width, columns, turned, flat.dtype.name, _compiler_options())
-        found: Any = _tiled(together, turned, flat, matrix)
+        if self.panels:
+            found: Any = _by_panels(turned, flat, matrix)
+        else:
+            together = rows_at_once(self.row_tile, rows, width, columns, turned, flat.dtype.name, _compiler_options())
+            found = _tiled(together, turned, flat, matrix)
         return found.reshape(*x.shape[:-1], columns)
+
+    def laid_out(self, matrix: jax.Array, turned: bool = False) -> tuple[jax.Array | Packed, bool]:
+        """A matrix as many products want it, and whether it still lies turned. For a loop's outside; has no gradient."""
+        return (packed.pack(matrix, turned=turned), False) if self.exact and self.panels else (matrix, turned)
+
+    @property
+    def panels(self) -> bool:
+        """Whether exact products are our own code."""
+        return packed.available()
 
 
 FAST, EXACT = Numerics(), Numerics(exact=True)
-_KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
+_KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander,small-while-loop-hoisting"}
 FEW_TILES = 4  # so many tiles are written out: a loop costs more than it saves
 HALVINGS = 4  # of a tree sum in one pass over the numbers
 _VECTOR = 16  # elements of the widest vector of any CPU
@@ -104,12 +122,12 @@ class Program:
 def barriers_hold() -> bool:
     """Whether a program of exact mode, compiled now, still has its barriers. Where it has not, exact mode must be refused."""
 
-    def two(x: jax.Array, *, numerics: Numerics) -> jax.Array:
-        return numerics.seal(numerics.seal(x * x) + x)
+    def three(x: jax.Array, *, numerics: Numerics) -> jax.Array:
+        return numerics.seal(jax.lax.fori_loop(0, 3, lambda _, x: numerics.seal(numerics.seal(x * x) + x), x))
 
-    jitted = jax.jit(two, static_argnames=("numerics",), compiler_options=_compiler_options())
+    jitted = jax.jit(three, static_argnames=("numerics",), compiler_options=_compiler_options())
     text = jitted.lower(jnp.ones(64), numerics=EXACT).compile().as_text()
-    return text is not None and text.count("opt-barrier(") == 2
+    return text is not None and text.count("opt-barrier(") == 3
 
 
 def _compiler_options() -> dict[str, str] | None:
@@ -165,9 +183,25 @@ def _tiled_saving(tile: int, turned: bool, x: jax.Array, matrix: jax.Array) -> t
 
 
 def _tiled_backward(tile: int, turned: bool, saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return _product_backward(turned, saved, cotangent)
+
+
+def _product_backward(turned: bool, saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, matrix = saved
     by_matrix = jnp.einsum("ni,no->oi" if turned else "ni,no->io", x, cotangent, preferred_element_type=jnp.float32)
     return times(cotangent, matrix, not turned), by_matrix.astype(matrix.dtype)
 
 
 _tiled.defvjp(_tiled_saving, _tiled_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _by_panels(turned: bool, x: jax.Array, matrix: jax.Array) -> jax.Array:
+    return packed.product(x, packed.pack(matrix, turned=turned)).astype(x.dtype)
+
+
+def _by_panels_saving(turned: bool, x: jax.Array, matrix: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _by_panels(turned, x, matrix), (x, matrix)
+
+
+_by_panels.defvjp(_by_panels_saving, _product_backward)

@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from slipstream.models.cpu import packed
+from slipstream.models.cpu.packed import Packed
 from slipstream.models.numerics import FAST, Numerics
 
 Precision = Literal["f32", "bf16", "int8", "fp8"]
@@ -20,15 +22,16 @@ Precision = Literal["f32", "bf16", "int8", "fp8"]
 class Quantised:
     """A matrix in eight bits with one scale an output channel: value = stored * scale. Stacked ones have leading axes in both."""
 
-    stored: jax.Array  # int8 or float8_e4m3fn [..., i, o]
+    stored: jax.Array | Packed  # int8 or float8_e4m3fn [..., i, o]
     scale: jax.Array  # float32 [..., o]
 
     @property
     def shape(self) -> tuple[int, ...]:
+        assert isinstance(self.stored, jax.Array), "packed matrices know their outputs alone"
         return self.stored.shape
 
 
-Weight: TypeAlias = jax.Array | Quantised
+Weight: TypeAlias = jax.Array | Quantised | Packed
 
 
 @jax.tree_util.register_dataclass
@@ -49,9 +52,14 @@ def project(
     `turned`: the weight is a matrix that lies as [o, i], and not quantised. A quantised weight is widened to x's dtype, exact for int8
     in bfloat16, and the scale is applied to the product.
     """
-    if isinstance(weight, Quantised):
-        product = _contract(x, weight.stored.astype(x.dtype), inputs, numerics)
-        out = numerics.seal((product.astype(jnp.float32) * weight.scale).astype(x.dtype))
+    if isinstance(weight, Packed):
+        out = _by_panels(x, weight, inputs).astype(x.dtype)
+    elif isinstance(weight, Quantised):
+        if isinstance(weight.stored, Packed):
+            product = _by_panels(x, weight.stored, inputs)
+        else:
+            product = _contract(x, weight.stored.astype(x.dtype), inputs, numerics).astype(jnp.float32)
+        out = numerics.seal((product * weight.scale).astype(x.dtype))
     else:
         wide = weight.astype(x.dtype)
         out = numerics.product(x, wide, turned) if turned else _contract(x, wide, inputs, numerics)
@@ -67,3 +75,9 @@ def _contract(x: jax.Array, weight: jax.Array, inputs: int, numerics: Numerics) 
     rows, ins, outs = x.shape[: x.ndim - inputs], weight.shape[:inputs], weight.shape[inputs:]
     flat = numerics.product(x.reshape(*rows, math.prod(ins)), weight.reshape(math.prod(ins), math.prod(outs)))
     return flat.reshape(*rows, *outs)
+
+
+def _by_panels(x: jax.Array, weight: Packed, inputs: int) -> jax.Array:
+    """In float32."""
+    rows = x.shape[: x.ndim - inputs]
+    return packed.product(x.reshape(*rows, -1), weight).reshape(*rows, *weight.outputs)

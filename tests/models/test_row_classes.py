@@ -8,6 +8,7 @@ import pytest
 from slipstream.models import row_classes
 from slipstream.models.numerics import EXACT, FAST, Numerics, _compiler_options
 from slipstream.models.row_classes import MOST_ROWS, cancelling, rows_at_once, times
+from tests.xla_products import xla_products
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -34,7 +35,8 @@ def test_rows_at_once_give_the_bits_of_tiles(rows: int, turned: bool) -> None:
     """On other numbers than those of the trial."""
     rng = np.random.default_rng(1)
     x, matrix = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((rows, 64), (96, 64) if turned else (64, 96)))
-    found = EXACT.product(x, matrix, turned)
+    with xla_products():
+        found = EXACT.product(x, matrix, turned)
     padded = jnp.pad(x, ((0, -rows % EXACT.row_tile), (0, 0)))
     tiles = [np.asarray(times(padded[start : start + EXACT.row_tile], matrix, turned)) for start in range(0, len(padded), EXACT.row_tile)]
     np.testing.assert_allclose(found, x @ (matrix.T if turned else matrix), atol=1e-4, rtol=0)
@@ -49,7 +51,9 @@ def test_the_gradient_of_a_tiled_product_is_that_of_a_plain_one(turned: bool) ->
     def gradients(numerics: Numerics) -> tuple[jax.Array, jax.Array]:
         return jax.grad(lambda x, matrix: (weight * numerics.product(x, matrix, turned)).sum(), (0, 1))(x, matrix)
 
-    for found, expected in zip(gradients(EXACT), gradients(FAST), strict=True):
+    with xla_products():
+        tiled = gradients(EXACT)
+    for found, expected in zip(tiled, gradients(FAST), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
 
 

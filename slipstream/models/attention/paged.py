@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from slipstream.models.attention.dense import attend
 from slipstream.models.attention.rule import MASKED, AttentionRule, capped, within
+from slipstream.models.cpu import paged as own
 from slipstream.models.numerics import FAST, Numerics
 
 TOGETHER = 8  # rows that walk their pages together on a CPU
@@ -29,7 +30,7 @@ def gathered(
     n, blocks = tables.shape
     _, g, page, width = values.shape
     allowed = within(positions[:, None], jnp.arange(blocks * page)[None], window)
-    k, v = (_numbers(as_stored(pool)[tables], q.dtype).swapaxes(1, 2) for pool in (keys, values))
+    k, v = (numbers(as_stored(pool)[tables], q.dtype).swapaxes(1, 2) for pool in (keys, values))
     k, v = k.swapaxes(2, 3).reshape(n, g, width, -1), v.reshape(n, g, -1, width)
     v = jnp.where(allowed[:, None, :, None], v, 0)
     return attend(q[:, None], k, v, allowed[:, None], rule)[:, 0]
@@ -55,7 +56,8 @@ def by_page(
         return units_by_page(q[:, None], keys, values, tables, positions[:, None], window, rule, numerics)[0][:, 0]
 
     n = q.shape[0]
-    if n % TOGETHER or n == TOGETHER or tables.shape[1] == 1 or jax.default_backend() != "cpu":
+    own_kernel = own.attends(*values.shape[:1:-1]) and rule.softcap is None
+    if own_kernel or n % TOGETHER or n == TOGETHER or tables.shape[1] == 1 or jax.default_backend() != "cpu":
         return walk((q, tables, positions))
     some = jax.tree.map(lambda array: array.reshape(-1, TOGETHER, *array.shape[1:]), (q, tables, positions))
     return jax.lax.map(walk, some).reshape(q.shape)
@@ -82,9 +84,16 @@ def units_by_page(
     grouped = seal(q.reshape(u, x, g, h // g, width).swapaxes(1, 2).reshape(u, g, -1, width))  # [u, g, m, k], m = x r
     keys, values = as_stored(keys), as_stored(values)
 
+    def back(array: jax.Array) -> jax.Array:
+        return array.reshape(u, g, x, h // g, -1).swapaxes(1, 2).reshape(u, x, h, -1)
+
+    if own.attends(width, page) and rule.softcap is None:
+        mixed, peak, total = own.attend(grouped, keys, values, tables, positions, window, rule.scale)
+        return back(mixed.astype(q.dtype)), back((peak + jnp.log(total))[..., None])[..., 0]
+
     def one_page(block: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]):
         peak, total, mixed = carry
-        k, v = (_numbers(pool[tables[:, block]], q.dtype) for pool in (keys, values))
+        k, v = (numbers(pool[tables[:, block]], q.dtype) for pool in (keys, values))
         allowed = within(positions[:, :, None], block * page + jnp.arange(page), window)  # [u, x, B]
         v = jnp.where(allowed.any(axis=1)[:, None, :, None], v, 0)
         seen = jnp.repeat(allowed, h // g, axis=1)[:, None]
@@ -98,10 +107,6 @@ def units_by_page(
 
     start = (jnp.full((u, g, grouped.shape[2], 1), MASKED), jnp.zeros((u, g, grouped.shape[2], 1)), jnp.zeros(grouped.shape))
     peak, total, mixed = jax.lax.fori_loop(0, positions.max() // page + 1, one_page, start)
-
-    def back(array: jax.Array) -> jax.Array:
-        return array.reshape(u, g, x, h // g, -1).swapaxes(1, 2).reshape(u, x, h, -1)
-
     return back(seal(seal(mixed / total).astype(q.dtype))), back(peak + jnp.log(total))[..., 0]
 
 
@@ -126,9 +131,9 @@ def in_pages(k: jax.Array, v: jax.Array, page_tokens: int) -> tuple[jax.Array, j
     return keys.transpose(0, 2, 3, 1), values.swapaxes(1, 2)
 
 
-def as_stored(numbers: jax.Array) -> jax.Array:
+def as_stored(given: jax.Array) -> jax.Array:
     """Keys or values as pools hold them: bfloat16 as its bits, because XLA CPU widens a whole pool of it to move a few pages."""
-    return jax.lax.bitcast_convert_type(numbers, jnp.uint16) if numbers.dtype == jnp.bfloat16 else numbers
+    return jax.lax.bitcast_convert_type(given, jnp.uint16) if given.dtype == jnp.bfloat16 else given
 
 
 def dtype_of(pool: jax.Array) -> jnp.dtype:
@@ -136,7 +141,8 @@ def dtype_of(pool: jax.Array) -> jnp.dtype:
     return jnp.dtype(jnp.bfloat16) if pool.dtype == jnp.uint16 else pool.dtype
 
 
-def _numbers(stored: jax.Array, dtype: jnp.dtype) -> jax.Array:
+def numbers(stored: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """The inverse of `as_stored`."""
     return jax.lax.bitcast_convert_type(stored, dtype) if stored.dtype == jnp.uint16 else stored
 
 

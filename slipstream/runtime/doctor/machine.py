@@ -19,6 +19,8 @@ def machine_lines() -> list[Line]:
     """Versions, devices, cores, memory, flags, cache, extras."""
     import jax
 
+    from slipstream.models.cpu.packed import kind
+
     devices = jax.devices()
     kinds = sorted({device.device_kind for device in devices})
     flags = os.environ.get("XLA_FLAGS", "")
@@ -27,6 +29,7 @@ def machine_lines() -> list[Line]:
         _line("jax", f"{jax.__version__}, jaxlib {importlib.metadata.version('jaxlib')}"),
         _line("devices", f"{len(devices)} x {devices[0].platform} ({', '.join(kinds)})"),
         _line("cores", f"{_cores()}; 1-minute load {os.getloadavg()[0]:.1f}"),
+        _line("products", kind()),
         _memory(),
         _line("XLA_FLAGS", flags or "none")
         if "fast_math=true" not in flags

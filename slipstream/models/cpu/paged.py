@@ -1,0 +1,37 @@
+"""Attention over pages by our own kernel, where the device is a CPU."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+
+from slipstream.models.cpu import packed
+from slipstream.models.cpu.attention import LANES, attention_kernel
+from slipstream.models.cpu.compiled import held_here, register
+
+
+def attends(width: int, page_tokens: int) -> bool:
+    """Whether heads of this width over pages of this length are the kernel's."""
+    return packed.available() and width % LANES == 0 and page_tokens % LANES == 0
+
+
+def attend(
+    q: jax.Array, keys: jax.Array, values: jax.Array, tables: jax.Array, positions: jax.Array, window: int | jax.Array, scale: float
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """q [u, g, m, k], keys [p, g, k, B] and values [p, g, B, k] as pools hold them, tables [u, j], positions [u, x] -> mixed [u, g, m, k],
+    the largest score and the sum of exp(score - largest) [u, g, m], all float32. See `cpu.attention`."""
+    u, g, m, width = q.shape
+    shapes = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((u, g, m, width), (u, g, m), (u, g, m)))
+    stored = "bfloat16" if keys.dtype in (jnp.uint16, jnp.bfloat16) else keys.dtype.name
+    numbers = (jnp.asarray(tables, jnp.int32), jnp.asarray(positions, jnp.int32), jnp.asarray(window, jnp.int32), jnp.float32(scale))
+    mixed, peak, total = jax.ffi.ffi_call(_target(stored), shapes)(q.astype(jnp.float32), keys, values, *numbers)
+    return mixed, peak, total
+
+
+@cache
+def _target(stored: str) -> str:
+    """Compiled when first wanted; one name a process."""
+    name, held = f"slipstream_attention_{stored}", held_here()
+    assert held
+    register(name, attention_kernel(stored, held))
+    return name
