@@ -10,12 +10,14 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
 from slipstream.core.errors import UsageError
 from slipstream.models.cpu import handler, packed
-from slipstream.models.cpu.compiled import register
+from slipstream.models.cpu.attention import attention_kernel
+from slipstream.models.cpu.compiled import optimised, register
 from slipstream.models.cpu.packed import Packed, pack, product
 from slipstream.models.cpu.product import BLOCK, PANEL, ROW_CHUNK, product_kernel
 from slipstream.models.cpu.tile import STORED, Registers, registers_of
@@ -126,6 +128,19 @@ def test_other_processors_give_the_same_bits(held: Registers, stored: str) -> No
     x, matrix = drawn(29, 700, 3 * PANEL, stored)
     shape = jax.ShapeDtypeStruct((len(x), 3 * PANEL), jnp.float32)
     assert same_bits(jax.ffi.ffi_call(name, shape)(x, pack(matrix).panels), product(x, pack(matrix)))
+
+
+@pytest.mark.parametrize("make", [product_kernel, attention_kernel])
+def test_there_is_code_for_arm(make) -> None:
+    """Compiled, not run: vectors are multiplied and added in one instruction."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple("aarch64-unknown-linux-gnu").create_target_machine(cpu="neoverse-n1", opt=3)
+    held = registers_of({}, "aarch64")
+    assert held
+    text = machine.emit_assembly(optimised(make("bfloat16", held), machine))
+    assert text.count("fmla") > 60
+    assert "fmaf" not in text
 
 
 def test_which_processors_have_code() -> None:

@@ -11,6 +11,7 @@ from slipstream.cli.bench.models import models_command
 from slipstream.cli.bench.objectives import objectives_command
 from slipstream.cli.bench.overlap import overlap_command
 from slipstream.cli.bench.packing import packing_command
+from slipstream.cli.bench.products import products_command
 from slipstream.cli.bench.quickstart import quickstart_command
 from slipstream.cli.bench.staleness import staleness_command
 from slipstream.cli.bench.turns import turns_command
@@ -26,6 +27,7 @@ bench_app.command("models")(models_command)
 bench_app.command("overlap")(overlap_command)
 bench_app.command("packing")(packing_command)
 bench_app.command("objectives")(objectives_command)
+bench_app.command("products")(products_command)
 bench_app.command("quickstart")(quickstart_command)
 bench_app.command("staleness")(staleness_command)
 bench_app.command("turns")(turns_command)

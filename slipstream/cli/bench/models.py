@@ -171,10 +171,10 @@ def _row(
 
 
 def _prepared(spec, params, precision):
-    from slipstream.models.parameters import unstack
+    from slipstream.models.panels import laid_out
     from slipstream.models.quant import COMPUTE, at_precision
 
-    return unstack(at_precision(params, spec, precision)), COMPUTE[precision]
+    return laid_out(at_precision(params, spec, precision), spec), COMPUTE[precision]
 
 
 def _compiled(function, arguments: tuple, **static: Any):

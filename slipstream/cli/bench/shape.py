@@ -7,10 +7,16 @@ def model_or_random(model: Path | None):
     """(spec, params) of a model directory; of random weights in SmolLM2-135M's published shape where none is given."""
     from slipstream.models.parameters import initialise
     from slipstream.weights.files import read_params
+
+    spec = spec_or_default(model)
+    return spec, read_params(model, spec) if model else initialise(spec, seed=0)
+
+
+def spec_or_default(model: Path | None):
+    """The shape alone."""
     from slipstream.weights.hf_config import read_spec
 
-    spec = read_spec(model) if model else _smollm2()
-    return spec, read_params(model, spec) if model else initialise(spec, seed=0)
+    return read_spec(model) if model else _smollm2()
 
 
 def _smollm2():

@@ -23,23 +23,33 @@ def held_here() -> Registers | None:
     return registers_of(dict(llvm.get_host_cpu_features()), platform.machine().lower())
 
 
-def register(name: str, kernel: Kernel, processor: str | None = None, features: str | None = None) -> None:
-    """Compile a kernel for a processor, by LLVM's name and features (default: this one), and make it known to XLA by `name`."""
+def register(name: str, kernel: Kernel, processor: str | None = None) -> None:
+    """Compile a kernel for a processor, by LLVM's name (default: this one), and make it known to XLA by `name`."""
     _initialise()
-    if processor is None:
-        processor = llvm.get_host_cpu_name()
-        features = f"{llvm.get_host_cpu_features().flatten()},-prefer-256-bit"  # LLVM shuns the widest registers of some that have them
-    machine = llvm.Target.from_default_triple().create_target_machine(cpu=processor, features=features or "", opt=3, jit=True)
+    features = _features_here() if processor is None else ""
+    target = llvm.Target.from_default_triple()
+    machine = target.create_target_machine(cpu=processor or llvm.get_host_cpu_name(), features=features, opt=3, jit=True)
+    engine = llvm.create_mcjit_compiler(optimised(kernel, machine), machine)
+    engine.finalize_object()
+    _KEPT.append(engine)
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(engine.get_function_address(kernel.name)), platform="cpu")
+
+
+def optimised(kernel: Kernel, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    """A kernel's module after LLVM's passes for a machine."""
     module = ir.Module(kernel.name)
     module.triple = machine.triple
     define(module, kernel)
     parsed = llvm.parse_assembly(str(module))
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
     passes.getModulePassManager().run(parsed, passes)
-    engine = llvm.create_mcjit_compiler(parsed, machine)
-    engine.finalize_object()
-    _KEPT.append(engine)
-    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(engine.get_function_address(kernel.name)), platform="cpu")
+    return parsed
+
+
+def _features_here() -> str:
+    features = llvm.get_host_cpu_features().flatten()
+    narrow = platform.machine().lower() in ("x86_64", "amd64")  # LLVM shuns the widest registers of some x86 processors that have them
+    return f"{features},-prefer-256-bit" if narrow else features
 
 
 def _initialise() -> None:
