@@ -385,6 +385,30 @@ def test_no_pool_of_bfloat16_is_widened_to_move_a_few_pages() -> None:
         assert f"32[1,{shape[1:]}" not in text
 
 
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_no_pool_is_copied_to_write_a_few_rows(rows: int) -> None:
+    """Given away by its owner and written for two layers, each of which reads it: a single row too."""
+    tables, positions = jnp.asarray(TABLES)[:rows], jnp.asarray(POSITIONS)[:rows]
+    pools = [jnp.zeros((2, 40, KV_HEADS, 16, 16)) for _ in range(2)]
+    q = jnp.ones((rows, HEADS, 16))
+
+    def two_layers(keys: jax.Array, values: jax.Array, q: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        for layer in range(2):
+            keys = write_keys(keys, layer, q[:, :KV_HEADS], tables[:, 0], positions)
+            values = write_values(values, layer, q[:, :KV_HEADS], tables[:, 0], positions)
+            flat = [part.reshape(-1, *part.shape[2:]) for part in (keys, values)]
+            q = by_page(q, *flat, tables + layer * 40, positions, 0, PLAIN)
+        return keys, values, q
+
+    text = jax.jit(two_layers, donate_argnums=(0, 1)).lower(*pools, q).compile().as_text()
+    assert text is not None
+    for part in pools:
+        shape = f"{list(part.shape)}".replace(" ", "")
+        assert f"f32{shape}" in text
+        copies = [line for line in text.splitlines() if f"= f32{shape}" in line and " copy(" in line]
+        assert not copies
+
+
 def sees_the_next(q, k, v, rows, window, rule):
     return attend(q, *attention_layout(k, v), related(replace(rows, positions=rows.positions + 1), rows, window), rule)
 

@@ -117,12 +117,19 @@ def page_of(tables: jax.Array, positions: jax.Array, page_tokens: int) -> jax.Ar
 
 def write_keys(pool: jax.Array, layer: int | jax.Array, new: jax.Array, pages: jax.Array, positions: jax.Array) -> jax.Array:
     """`pool` [L, p, g, k, B], as stored, with a layer's new keys [n, g, k] in the rows' pages [n], at their positions [n]."""
+    new, pages, positions = _two_at_least(new, pages, positions)
     return pool.at[layer, pages, :, :, positions % pool.shape[-1]].set(_fitting(new, pool))
 
 
 def write_values(pool: jax.Array, layer: int | jax.Array, new: jax.Array, pages: jax.Array, positions: jax.Array) -> jax.Array:
     """The same for values: `pool` [L, p, g, B, k]."""
+    new, pages, positions = _two_at_least(new, pages, positions)
     return pool.at[layer, pages, :, positions % pool.shape[-2]].set(_fitting(new, pool))
+
+
+def _two_at_least(*rows: jax.Array) -> tuple[jax.Array, ...]:
+    """A single row is written twice: XLA makes one write a slice's update, for which its CPU compiler copies the pool."""
+    return tuple(jnp.repeat(array, 2, axis=0) if array.shape[0] == 1 else array for array in rows)
 
 
 def in_pages(k: jax.Array, v: jax.Array, page_tokens: int) -> tuple[jax.Array, jax.Array]:
