@@ -2,6 +2,7 @@
 
 import platform
 import sys
+from collections.abc import Callable
 from functools import cache
 
 import jax
@@ -21,6 +22,17 @@ def held_here() -> Registers | None:
         return None
     _initialise()
     return registers_of(dict(llvm.get_host_cpu_features()), platform.machine().lower())
+
+
+@cache
+def known(make: Callable[[str, Registers], Kernel], stored: str) -> str:
+    """The name by which XLA knows a kernel for this processor, compiled when first wanted."""
+    held = held_here()
+    assert held, "no kernels of ours on this processor"
+    kernel = make(stored, held)
+    name = f"slipstream_{kernel.name}"
+    register(name, kernel)
+    return name
 
 
 def register(name: str, kernel: Kernel, processor: str | None = None) -> None:

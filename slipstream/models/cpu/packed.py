@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from slipstream.core.errors import UsageError
-from slipstream.models.cpu.compiled import held_here, register
+from slipstream.models.cpu.compiled import held_here, known
 from slipstream.models.cpu.product import PANEL, product_kernel
 from slipstream.models.cpu.tile import STORED
 
@@ -71,14 +71,5 @@ def product(x: jax.Array, matrix: Packed) -> jax.Array:
     flat = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
     panels, columns = matrix.panels, math.prod(matrix.outputs)
     shape = jax.ShapeDtypeStruct((flat.shape[0], panels.shape[0] * PANEL), jnp.float32)
-    out = jax.ffi.ffi_call(_target(panels.dtype.name), shape)(flat, panels)
+    out = jax.ffi.ffi_call(known(product_kernel, panels.dtype.name), shape)(flat, panels)
     return out[:, :columns].reshape(*x.shape[:-1], columns)
-
-
-@cache
-def _target(stored: str) -> str:
-    """Compiled when first wanted; one name a process."""
-    name, held = f"slipstream_product_{stored}", held_here()
-    assert held
-    register(name, product_kernel(stored, held))
-    return name

@@ -1,13 +1,11 @@
 """Attention over pages by our own kernel, where the device is a CPU."""
 
-from functools import cache
-
 import jax
 import jax.numpy as jnp
 
 from slipstream.models.cpu import packed
 from slipstream.models.cpu.attention import LANES, attention_kernel
-from slipstream.models.cpu.compiled import held_here, register
+from slipstream.models.cpu.compiled import known
 
 
 def attends(width: int, page_tokens: int) -> bool:
@@ -24,14 +22,5 @@ def attend(
     shapes = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((u, g, m, width), (u, g, m), (u, g, m)))
     stored = "bfloat16" if keys.dtype in (jnp.uint16, jnp.bfloat16) else keys.dtype.name
     numbers = (jnp.asarray(tables, jnp.int32), jnp.asarray(positions, jnp.int32), jnp.asarray(window, jnp.int32), jnp.float32(scale))
-    mixed, peak, total = jax.ffi.ffi_call(_target(stored), shapes)(q.astype(jnp.float32), keys, values, *numbers)
+    mixed, peak, total = jax.ffi.ffi_call(known(attention_kernel, stored), shapes)(q.astype(jnp.float32), keys, values, *numbers)
     return mixed, peak, total
-
-
-@cache
-def _target(stored: str) -> str:
-    """Compiled when first wanted; one name a process."""
-    name, held = f"slipstream_attention_{stored}", held_here()
-    assert held
-    register(name, attention_kernel(stored, held))
-    return name
