@@ -25,7 +25,7 @@ def laid_out(params: Params, spec: ModelSpec) -> Params:
 def _packed(params: Params, *, spec: ModelSpec) -> Params:
     apart = unstack(params)
     assert isinstance(apart.layers, tuple)
-    of_layers = [one for one in declarations(spec) if one.path[0] == "layers" and _has_panels(one)]
+    of_layers = [one for one in declarations(spec) if one.path[0] == "layers" and has_panels(one)]
 
     def layer(params: LayerParams) -> LayerParams:
         return replace(params, **{one.path[1]: _in_panels(getattr(params, one.path[1]), len(one.fan_in)) for one in of_layers})
@@ -34,7 +34,7 @@ def _packed(params: Params, *, spec: ModelSpec) -> Params:
     return replace(apart, embed=as_stored(apart.embed), layers=tuple(map(layer, apart.layers)), head=head)
 
 
-def _has_panels(declaration: Declaration) -> bool:
+def has_panels(declaration: Declaration) -> bool:
     """Matrices of experts are multiplied group by group (`grouped.py`)."""
     return quantisable(declaration) and "expert" not in declaration.axes
 

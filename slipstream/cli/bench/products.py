@@ -2,12 +2,12 @@
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slipstream.cli.bench.models import tell_row
 from slipstream.core.errors import RunFailed
 
 if TYPE_CHECKING:
@@ -37,19 +37,18 @@ def products_command(
     found = []
     for system in ("xla float32", *(f"own {stored}" for stored in STORED)):
         for count in rows or ROWS:
-            found.append(_measure(spec.layers, shapes, system, count, limits))
-            print("  ".join(f"{name} {value}" for name, value in found[-1].items()), file=sys.stderr)
+            found.append(tell_row(_measure(spec.layers, shapes, system, count, limits)))
     print(json.dumps({"benchmark": "products", "limits": limits.figures(), "rows": found, "machine": machine()}))
 
 
 def _shapes(spec: "ModelSpec") -> list[tuple[int, int]]:
     """Inputs and outputs of a dense layer's matrices."""
+    from slipstream.models.panels import has_panels
     from slipstream.models.parameters import declarations
-    from slipstream.models.quant import quantisable
 
     shapes = []
     for one in declarations(spec):
-        if one.path[0] == "layers" and quantisable(one) and "expert" not in one.axes:
+        if one.path[0] == "layers" and has_panels(one):
             inputs = math.prod(spec.axis_size(axis) for axis in one.fan_in)
             shapes.append((inputs, math.prod(one.shape(spec)[1:]) // inputs))
     return shapes

@@ -56,8 +56,7 @@ def by_page(
         return units_by_page(q[:, None], keys, values, tables, positions[:, None], window, rule, numerics)[0][:, 0]
 
     n = q.shape[0]
-    own_kernel = own.attends(*values.shape[:1:-1]) and rule.softcap is None
-    if own_kernel or n % TOGETHER or n == TOGETHER or tables.shape[1] == 1 or jax.default_backend() != "cpu":
+    if _own_kernel(values, rule) or n % TOGETHER or n == TOGETHER or tables.shape[1] == 1 or jax.default_backend() != "cpu":
         return walk((q, tables, positions))
     some = jax.tree.map(lambda array: array.reshape(-1, TOGETHER, *array.shape[1:]), (q, tables, positions))
     return jax.lax.map(walk, some).reshape(q.shape)
@@ -87,7 +86,7 @@ def units_by_page(
     def back(array: jax.Array) -> jax.Array:
         return array.reshape(u, g, x, h // g, -1).swapaxes(1, 2).reshape(u, x, h, -1)
 
-    if own.attends(width, page) and rule.softcap is None:
+    if _own_kernel(values, rule):
         mixed, peak, total = own.attend(grouped, keys, values, tables, positions, window, rule.scale)
         return back(mixed.astype(q.dtype)), back((peak + jnp.log(total))[..., None])[..., 0]
 
@@ -108,6 +107,11 @@ def units_by_page(
     start = (jnp.full((u, g, grouped.shape[2], 1), MASKED), jnp.zeros((u, g, grouped.shape[2], 1)), jnp.zeros(grouped.shape))
     peak, total, mixed = jax.lax.fori_loop(0, positions.max() // page + 1, one_page, start)
     return back(seal(seal(mixed / total).astype(q.dtype))), back(peak + jnp.log(total))[..., 0]
+
+
+def _own_kernel(values: jax.Array, rule: AttentionRule) -> bool:
+    page, width = values.shape[-2:]
+    return own.attends(width, page) and rule.softcap is None
 
 
 def page_of(tables: jax.Array, positions: jax.Array, page_tokens: int) -> jax.Array:

@@ -65,7 +65,7 @@ def pack(matrix: jax.Array, inputs: int = 1, turned: bool = False) -> Packed:
 def product(x: jax.Array, matrix: Packed) -> jax.Array:
     """x [..., i] times the matrix, float32 [..., o], o flat. Needs `available()`.
 
-    A row's bits depend on the row and the matrix alone; see `microkernel`.
+    A row's bits depend on the row and the matrix alone; see `product.py`.
     """
     assert available()
     flat = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
