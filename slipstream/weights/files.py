@@ -14,7 +14,7 @@ import numpy as np
 from slipstream.models.parameters import Params, declarations, from_leaves, leaf
 from slipstream.models.spec import ModelSpec
 from slipstream.weights.differences import EMBED, HEAD, refuse, shape_differences
-from slipstream.weights.leaves import read_leaf
+from slipstream.weights.leaves import read_leaf, staging_for
 from slipstream.weights.model_writer import MAX_SHARD_BYTES, write_tensors
 from slipstream.weights.special_ids import SpecialIds
 from slipstream.weights.tensor_files import Tensors, open_tensors
@@ -42,7 +42,9 @@ def read_params(
     placed = shardings or {}
     with open_tensors(directory) as tensors:
         refuse(directory, _differences(tensors, spec))
-        return from_leaves({item.path: read_leaf(tensors, item, spec, dtype, placed.get(item.path)) for item in declarations(spec)})
+        wanted = declarations(spec)
+        staging = staging_for(wanted, spec, dtype, placed)
+        return from_leaves({item.path: read_leaf(tensors, item, spec, dtype, placed.get(item.path), staging) for item in wanted})
 
 
 def write_model(

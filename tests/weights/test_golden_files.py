@@ -117,20 +117,14 @@ SMALL = 200_000  # names, headers, declarations
 
 
 def peak_of(work) -> int:
-    """Most bytes of Python and numpy at once while `work` runs, once it has run; arrays on the device do not count.
-
-    The least of three: jax gives a host buffer back on a thread of its own, on a busy machine after the next one was made.
-    """
+    """Most bytes of Python and numpy at once while `work` runs, once it has run; arrays on the device do not count."""
     work()  # jax compiles its copies
-    peaks = []
-    for _ in range(3):
-        tracemalloc.start()
-        try:
-            work()
-            peaks.append(tracemalloc.get_traced_memory()[1])
-        finally:
-            tracemalloc.stop()
-    return min(peaks)
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def test_reading_holds_one_leaf_and_writing_one_tensor(tmp_path: Path) -> None:
