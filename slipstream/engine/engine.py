@@ -225,9 +225,10 @@ class Engine:
 
     def _prepared(self, policy: Policy) -> Policy:
         """In the engine's precision, layer by layer. Adapters are merged in, but in exact mode applied as the learner does."""
-        if isinstance(policy, Adapted) and self._numerics.exact:
-            return replace(policy, base=laid_out(at_precision(policy.base, self._spec, self._precision), self._spec))
-        return laid_out(at_precision(whole(policy), self._spec, self._precision), self._spec)
+        exact = self._numerics.exact
+        if isinstance(policy, Adapted) and exact:
+            return replace(policy, base=laid_out(at_precision(policy.base, self._spec, self._precision), self._spec, exact=True))
+        return laid_out(at_precision(whole(policy), self._spec, self._precision), self._spec, exact=exact)
 
     def _weights(self) -> Policy:
         if self._params is None:

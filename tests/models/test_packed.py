@@ -211,12 +211,29 @@ def test_what_of_a_model_is_packed(family: str, precision: str) -> None:
     assert head.outputs == (spec.vocab,)
 
 
-def test_eight_bit_floats_stay_as_they_are() -> None:
+@pytest.mark.parametrize("tiles", [False, True])
+def test_eight_bit_floats_are_packed_for_tiles_alone(tiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "tiles_here", lambda: tiles)
+    jax.clear_caches()
     spec, params = golden_model("llama")
     found = laid_out(at_precision(params, spec, "fp8"), spec)
+    jax.clear_caches()
     assert isinstance(found.layers, tuple)
     assert isinstance(found.layers[0].q, Quantised)
-    assert isinstance(found.layers[0].q.stored, jax.Array)
+    assert isinstance(found.layers[0].q.stored, Packed if tiles else jax.Array)
+
+
+def test_exact_numerics_get_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "tiles_here", lambda: True)
+    jax.clear_caches()
+    spec, params = golden_model("llama")
+    params = at_precision(params, spec, "bf16")
+    for exact in (False, True):
+        layers = laid_out(params, spec, exact=exact).layers
+        assert isinstance(layers, tuple)
+        assert isinstance(layers[0].q, Packed)
+        assert layers[0].q.panels.ndim == (3 if exact else 4)
+    jax.clear_caches()
 
 
 def test_only_two_words_choose(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import jax
 import llvmlite.binding as llvm
 from llvmlite import ir
 
+from slipstream.models.cpu.amx import granted
 from slipstream.models.cpu.handler import Kernel, define
 from slipstream.models.cpu.tile import Registers, registers_of
 
@@ -22,6 +23,13 @@ def held_here() -> Registers | None:
         return None
     _initialise()
     return registers_of(dict(llvm.get_host_cpu_features()), platform.machine().lower())
+
+
+@cache
+def tiles_here() -> bool:
+    """Whether this processor multiplies tiles of bfloat16 (AMX), looks bytes up in tables of 128 (VBMI), and lets this process do so."""
+    held, features = held_here(), llvm.get_host_cpu_features()
+    return held is not None and all(features.get(name) for name in ("amx-tile", "amx-bf16", "avx512vbmi")) and granted()
 
 
 @cache

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from slipstream.core.errors import UsageError
-from slipstream.models.cpu.compiled import held_here, known
+from slipstream.models.cpu import amx
+from slipstream.models.cpu.compiled import held_here, known, tiles_here
 from slipstream.models.cpu.product import PANEL, product_kernel
 from slipstream.models.cpu.tile import STORED
 
@@ -21,9 +22,12 @@ from slipstream.models.cpu.tile import STORED
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """A matrix [i, o] in panels of neighbouring columns, the last one filled up with zeros. o may stand for several axes."""
+    """A matrix [i, o] in panels of neighbouring columns, the last one filled up with zeros. o may stand for several axes.
 
-    panels: jax.Array  # float32, bfloat16 or int8 [panel, i, PANEL]
+    float32, bfloat16 or int8 [panel, i, PANEL]; or in pairs of inputs, for `amx.py`: bfloat16 or eight bits [panel, i / 2, PANEL, 2].
+    """
+
+    panels: jax.Array
     outputs: tuple[int, ...] = field(metadata={"static": True})  # lengths of the axes of o
 
 
@@ -42,7 +46,10 @@ def available() -> bool:
 def kind() -> str:
     """Whose products a sampler on this machine uses, in words."""
     held = held_here() if available() else None
-    return f"own, {held.rows} rows by {held.columns} columns in registers" if held else "XLA's"
+    if held is None:
+        return "XLA's"
+    tiles = ", tiles of bfloat16 (AMX)" if tiles_here() else ""
+    return f"own, {held.rows} rows by {held.columns} columns in registers{tiles}"
 
 
 def packable(dtype: jnp.dtype) -> bool:
@@ -50,26 +57,36 @@ def packable(dtype: jnp.dtype) -> bool:
     return dtype.name in STORED
 
 
-def pack(matrix: jax.Array, inputs: int = 1, turned: bool = False) -> Packed:
-    """A matrix whose first `inputs` axes are summed over; `turned`: it lies as [o, i]."""
+def pairable(dtype: jnp.dtype, inputs: int) -> bool:
+    """Whether a matrix of this type and number of inputs can be packed in pairs, and this processor multiplies it so."""
+    return dtype.name in amx.STORED and inputs % amx.INPUTS == 0 and tiles_here()
+
+
+def pack(matrix: jax.Array, inputs: int = 1, *, turned: bool = False, paired: bool = False) -> Packed:
+    """A matrix whose first `inputs` axes are summed over; `turned`: it lies as [o, i]. `paired`: see `pairable`; not for exact numerics."""
     outputs = matrix.shape[:1] if turned else matrix.shape[inputs:]
-    columns = math.prod(outputs)
-    if turned:
-        filled = jnp.pad(matrix, ((0, -columns % PANEL), (0, 0)))
-        return Packed(panels=filled.reshape(-1, PANEL, matrix.shape[1]).transpose(0, 2, 1), outputs=outputs)
-    flat = matrix.reshape(-1, columns)
-    filled = jnp.pad(flat, ((0, 0), (0, -columns % PANEL)))
-    return Packed(panels=filled.reshape(flat.shape[0], -1, PANEL).transpose(1, 0, 2), outputs=outputs)
+    width, columns = matrix.size // math.prod(outputs), math.prod(outputs)
+    flat = matrix if turned else matrix.reshape(width, columns)
+    filled = jnp.pad(flat, ((0, -columns % PANEL), (0, 0)) if turned else ((0, 0), (0, -columns % PANEL)))
+    by_panels = filled.reshape(-1, PANEL, width) if turned else filled.reshape(width, -1, PANEL).transpose(1, 2, 0)
+    if paired:
+        return Packed(panels=by_panels.reshape(-1, PANEL, width // 2, 2).transpose(0, 2, 1, 3), outputs=outputs)
+    return Packed(panels=by_panels.transpose(0, 2, 1), outputs=outputs)
 
 
 def product(x: jax.Array, matrix: Packed) -> jax.Array:
-    """x [..., i] times the matrix, float32 [..., o], o flat. Needs `available()`.
+    """x [..., i] times the matrix, float32 [..., o], o flat. Needs `available()`. A matrix in pairs takes x of bfloat16.
 
-    A row's bits depend on the row and the matrix alone; see `product.py`.
+    A row's bits depend on the row and the matrix alone; see `product.py` and `amx.py`.
     """
     assert available()
-    flat = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
+    flat = x.reshape(-1, x.shape[-1])
     panels, columns = matrix.panels, math.prod(matrix.outputs)
+    if panels.ndim == 4:
+        assert x.dtype == jnp.bfloat16, x.dtype
+        kernel = known(amx.amx_kernel, panels.dtype.name)
+    else:
+        flat, kernel = flat.astype(jnp.float32), known(product_kernel, panels.dtype.name)
     shape = jax.ShapeDtypeStruct((flat.shape[0], panels.shape[0] * PANEL), jnp.float32)
-    out = jax.ffi.ffi_call(known(product_kernel, panels.dtype.name), shape)(flat, panels)
+    out = jax.ffi.ffi_call(kernel, shape)(flat, panels)
     return out[:, :columns].reshape(*x.shape[:-1], columns)

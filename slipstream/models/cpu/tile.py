@@ -80,7 +80,7 @@ class Tile:
         with counting(builder, start, end, carried=[zeros] * len(cells)) as loop:
             at = element(builder, kind, columns, builder.mul(loop.index, column_stride))
             if self.ahead:
-                _ask_for(
+                ask_for(
                     module, builder, element(builder, kind, at, builder.mul(column_stride, i64(self.ahead))), self.width * size_of(kind)
                 )
             widened = {place: _widened(builder, self.stored, at, place, self.lanes) for place in places}
@@ -132,7 +132,8 @@ def _widened(builder: Builder, stored: str, at: Value, place: int, lanes: int) -
     return builder.bitcast(builder.shl(builder.zext(loaded, wide), upper_half), ir.VectorType(f32, lanes))
 
 
-def _ask_for(module: ir.Module, builder: Builder, address: Value, size: int) -> None:
+def ask_for(module: ir.Module, builder: Builder, address: Value, size: int) -> None:
+    """Bytes from an address on, to be in the caches when they are read."""
     fetch = declared(module, "llvm.prefetch.p0", nothing, pointer, i32, i32, i32)
     for offset in range(0, size, _LINE):
         builder.call(fetch, [element(builder, i8, address, i64(offset)), i32(0), i32(3), i32(1)])  # to read, for all caches, data
