@@ -30,7 +30,7 @@ from slipstream.models.decoder import empty_pages
 from slipstream.models.lora import Adapted, Policy, whole
 from slipstream.models.numerics import EXACT, FAST, Numerics, barriers_hold
 from slipstream.models.panels import laid_out
-from slipstream.models.quant import COMPUTE, at_precision
+from slipstream.models.quant import COMPUTE, arithmetic, at_precision
 from slipstream.models.spec import ModelSpec
 from slipstream.models.weight import Precision
 from slipstream.telemetry.events import Events, NullEvents
@@ -84,7 +84,7 @@ class Engine:
         events: Events = NullEvents(),
     ) -> None:
         self.id = id
-        self.sampler_class = f"{jax.default_backend()}/{precision}" + ("/exact" if exact else "")
+        self.sampler_class = arithmetic(precision, exact)
         self._spec, self._clock, self._slots, self._max_tokens = spec, clock, slots, max_tokens
         self._precision: Precision = precision
         self._numerics: Numerics = EXACT if exact else FAST
@@ -225,10 +225,9 @@ class Engine:
 
     def _prepared(self, policy: Policy) -> Policy:
         """In the engine's precision, layer by layer. Adapters are merged in, but in exact mode applied as the learner does."""
-        exact = self._numerics.exact
-        if isinstance(policy, Adapted) and exact:
-            return replace(policy, base=laid_out(at_precision(policy.base, self._spec, self._precision), self._spec, exact=True))
-        return laid_out(at_precision(whole(policy), self._spec, self._precision), self._spec, exact=exact)
+        if isinstance(policy, Adapted) and self._numerics.exact:
+            return replace(policy, base=laid_out(at_precision(policy.base, self._spec, self._precision), self._spec))
+        return laid_out(at_precision(whole(policy), self._spec, self._precision), self._spec)
 
     def _weights(self) -> Policy:
         if self._params is None:

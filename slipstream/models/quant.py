@@ -6,6 +6,8 @@ Matrices of layers and an untied output are quantised; embeddings, norms, biases
 import jax
 import jax.numpy as jnp
 
+from slipstream.models.cpu import packed
+from slipstream.models.cpu.compiled import tiles_here
 from slipstream.models.parameters import Declaration, Params, declarations, from_leaves, leaf
 from slipstream.models.spec import ModelSpec
 from slipstream.models.weight import Precision, Quantised
@@ -25,6 +27,14 @@ def at_precision(params: Params, spec: ModelSpec, precision: Precision) -> Param
         return value.astype(COMPUTE[precision])
 
     return from_leaves({declaration.path: convert(declaration) for declaration in declarations(spec)})
+
+
+def arithmetic(precision: Precision, exact: bool) -> str:
+    """Device kind / precision [/ exact]. Exact ones of equal names give equal bits; others name the kind of device alone."""
+    kind = jax.default_backend()
+    if exact and precision != "f32" and packed.available() and tiles_here():  # other sums than where there are no tiles
+        kind += "-amx"
+    return f"{kind}/{precision}" + ("/exact" if exact else "")
 
 
 def quantisable(declaration: Declaration) -> bool:

@@ -20,7 +20,7 @@ def test_the_matrices_are_those_of_a_dense_layer() -> None:
 @pytest.mark.skipif(not packed.available(), reason="no products of ours on this processor")
 @pytest.mark.parametrize("system", ["xla float32", "own float32", "own bfloat16", "own int8"])
 def test_every_system_is_measured(system: str) -> None:
-    limits = Limits(flops_per_second={"float32": 1e6}, bytes_per_second=1e12)  # so that products are the limit
+    limits = Limits(flops_per_second={"float32": 1e6, "bfloat16": 1e6}, bytes_per_second=1e12)  # so that products are the limit
     row = _measure(2, [(64, 96), (96, 64)], system, 20, limits)
     assert (row["system"], row["rows"]) == (system, 20)
     operations = 2 * 20 * 2 * 2 * 64 * 96

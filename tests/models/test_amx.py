@@ -6,12 +6,15 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
+from slipstream.models import quant
 from slipstream.models.cpu import amx
 from slipstream.models.cpu.amx import BLOCK, INPUTS, amx_kernel
 from slipstream.models.cpu.compiled import optimised, tiles_here
-from slipstream.models.cpu.packed import pack, pairable, product
+from slipstream.models.cpu.packed import pack, paired, product
 from slipstream.models.cpu.product import PANEL, ROW_CHUNK
 from slipstream.models.cpu.tile import registers_of
+from slipstream.models.numerics import EXACT, FAST
+from slipstream.models.quant import arithmetic
 
 has_tiles = pytest.mark.skipif(not tiles_here(), reason="this processor multiplies no tiles (AMX)")
 WIDTHS = (INPUTS, 5 * INPUTS, BLOCK, 2 * BLOCK + INPUTS)  # inputs: one instruction, several, one block, three
@@ -47,7 +50,7 @@ def same_bits(one: jax.Array | np.ndarray, other: jax.Array | np.ndarray) -> boo
 def test_every_bit_is_numpys(stored: str, width: int) -> None:
     for rows in (1, 19, 33):
         x, matrix = drawn(rows, width, PANEL + 3, stored)
-        assert same_bits(product(x, pack(matrix, paired=True)), by_instructions(x, matrix)), rows
+        assert same_bits(product(x, pack(matrix, in_pairs=True)), by_instructions(x, matrix)), rows
 
 
 @has_tiles
@@ -55,7 +58,7 @@ def test_every_bit_is_numpys(stored: str, width: int) -> None:
 def test_a_row_knows_nothing_of_the_others(stored: str) -> None:
     """Every number of rows in a tile and in two, and so many units that threads share them."""
     x, matrix = drawn(2 * ROW_CHUNK + 7, 2 * INPUTS, 5 * PANEL, stored)
-    laid = pack(matrix, paired=True)
+    laid = pack(matrix, in_pairs=True)
     whole = product(x, laid)
     for rows in (*ROWS, ROW_CHUNK, ROW_CHUNK + 1):
         for first in (0, 3):
@@ -70,7 +73,7 @@ def test_all_numbers_of_eight_bits_are_widened_as_they_are(stored: str) -> None:
     if stored == "int8":
         numbers = np.where(numbers == -128, np.int8(1), numbers)  # which `quantise` never gives
     matrix = jnp.asarray(np.tile(numbers, (INPUTS, 1)))
-    found = product(jnp.zeros((1, INPUTS), jnp.bfloat16).at[0, 5].set(1), pack(matrix, paired=True))
+    found = product(jnp.zeros((1, INPUTS), jnp.bfloat16).at[0, 5].set(1), pack(matrix, in_pairs=True))
     expected = numbers.astype(np.float32)
     assert np.array_equal(np.asarray(found)[0][np.isfinite(expected)], expected[np.isfinite(expected)])
 
@@ -78,7 +81,7 @@ def test_all_numbers_of_eight_bits_are_widened_as_they_are(stored: str) -> None:
 @has_tiles
 def test_what_is_no_number_stays_in_its_row_and_column() -> None:
     x, matrix = drawn(40, 64, PANEL, "bfloat16")
-    lost = ~np.isfinite(np.asarray(product(x.at[33, 5].set(jnp.nan), pack(matrix.at[7, 9].set(jnp.inf), paired=True))))
+    lost = ~np.isfinite(np.asarray(product(x.at[33, 5].set(jnp.nan), pack(matrix.at[7, 9].set(jnp.inf), in_pairs=True))))
     assert lost[33].all()
     assert lost[:, 9].all()
     assert lost.sum() == PANEL + 39
@@ -87,18 +90,45 @@ def test_what_is_no_number_stays_in_its_row_and_column() -> None:
 @has_tiles
 def test_a_matrix_that_lies_turned_or_has_several_axes_is_packed_alike() -> None:
     x, matrix = drawn(9, 96, 41, "bfloat16")
-    expected = product(x, pack(matrix, paired=True))
-    assert same_bits(product(x, pack(matrix.T, turned=True, paired=True)), expected)
-    assert same_bits(product(x, pack(matrix.reshape(3, 32, 41), inputs=2, paired=True)), expected)
-    assert product(x[:0], pack(matrix, paired=True)).shape == (0, 41)
+    expected = product(x, pack(matrix, in_pairs=True))
+    assert same_bits(product(x, pack(matrix.T, turned=True, in_pairs=True)), expected)
+    assert same_bits(product(x, pack(matrix.reshape(3, 32, 41), inputs=2, in_pairs=True)), expected)
+    assert product(x[:0], pack(matrix, in_pairs=True)).shape == (0, 41)
+
+
+@has_tiles
+@pytest.mark.parametrize("turned", [False, True])
+def test_exact_products_of_bfloat16_are_rounded_once(turned: bool) -> None:
+    """In the learner, which packs a matrix as it goes, and in the engine. The gradient is that of a plain product."""
+    x, matrix = drawn(21, 3 * INPUTS, 40, "bfloat16")
+    lying = matrix.T if turned else matrix
+    expected = np.asarray(jnp.asarray(by_instructions(x, matrix)).astype(jnp.bfloat16))
+    assert np.array_equal(np.asarray(EXACT.product(x, lying, turned)), expected)
+    assert np.array_equal(np.asarray(EXACT.product(x, pack(matrix))), expected)
+
+    def loss(numerics, x, matrix):
+        return jnp.sin(numerics.product(x, matrix, turned).astype(jnp.float32)).sum()
+
+    for found, plain in zip(*(jax.grad(loss, (1, 2))(numerics, x / 64, lying / 8) for numerics in (EXACT, FAST)), strict=True):
+        np.testing.assert_allclose(found.astype(jnp.float32), plain.astype(jnp.float32), atol=0.02)
+
+
+@has_tiles
+def test_exact_arithmetic_with_tiles_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a sampler without them counts as another kind of device, not as one whose bits are wrong."""
+    assert arithmetic("bf16", exact=True) == "cpu-amx/bf16/exact"
+    assert arithmetic("f32", exact=True) == "cpu/f32/exact"
+    assert arithmetic("int8", exact=False) == "cpu/int8"
+    monkeypatch.setattr(quant, "tiles_here", lambda: False)
+    assert arithmetic("bf16", exact=True) == "cpu/bf16/exact"
 
 
 @has_tiles
 def test_which_matrices_are_paired() -> None:
-    assert pairable(jnp.dtype("bfloat16"), INPUTS)
-    assert pairable(jnp.dtype("float8_e4m3fn"), 3 * INPUTS)
-    assert not pairable(jnp.dtype("float32"), INPUTS)
-    assert not pairable(jnp.dtype("bfloat16"), INPUTS + 2)
+    assert paired(jnp.dtype("bfloat16"), INPUTS)
+    assert paired(jnp.dtype("float8_e4m3fn"), 3 * INPUTS)
+    assert not paired(jnp.dtype("float32"), INPUTS)
+    assert not paired(jnp.dtype("bfloat16"), INPUTS + 2)
 
 
 @pytest.mark.parametrize("stored", amx.STORED)

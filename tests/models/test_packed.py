@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -18,7 +19,7 @@ from slipstream.core.errors import UsageError
 from slipstream.models.cpu import handler, packed
 from slipstream.models.cpu.attention import attention_kernel
 from slipstream.models.cpu.compiled import optimised, register
-from slipstream.models.cpu.packed import Packed, pack, product
+from slipstream.models.cpu.packed import Packed, product
 from slipstream.models.cpu.product import BLOCK, PANEL, ROW_CHUNK, product_kernel
 from slipstream.models.cpu.tile import STORED, Registers, registers_of
 from slipstream.models.numerics import EXACT, FAST
@@ -29,6 +30,7 @@ from tests.models.families import golden_model
 
 pytestmark = pytest.mark.skipif(not packed.available(), reason="no products of ours on this processor")
 
+pack = partial(packed.pack, in_pairs=False)  # `test_amx.py` has the others
 WIDTHS = (1, 17, BLOCK + BLOCK // 2 - 1, BLOCK + BLOCK // 2, 3 * BLOCK + 5)  # inputs: about one block, then two and three
 
 
@@ -221,19 +223,6 @@ def test_eight_bit_floats_are_packed_for_tiles_alone(tiles: bool, monkeypatch: p
     assert isinstance(found.layers, tuple)
     assert isinstance(found.layers[0].q, Quantised)
     assert isinstance(found.layers[0].q.stored, Packed if tiles else jax.Array)
-
-
-def test_exact_numerics_get_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "tiles_here", lambda: True)
-    jax.clear_caches()
-    spec, params = golden_model("llama")
-    params = at_precision(params, spec, "bf16")
-    for exact in (False, True):
-        layers = laid_out(params, spec, exact=exact).layers
-        assert isinstance(layers, tuple)
-        assert isinstance(layers[0].q, Packed)
-        assert layers[0].q.panels.ndim == (3 if exact else 4)
-    jax.clear_caches()
 
 
 def test_only_two_words_choose(monkeypatch: pytest.MonkeyPatch) -> None:

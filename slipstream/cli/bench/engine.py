@@ -106,13 +106,13 @@ def _least_seconds(spec, weights, workload: Workload, limits, precision: "Precis
     from slipstream.cli.bench.models import layer_parameters, tree_bytes
     from slipstream.models.quant import COMPUTE
 
-    new = sum(workload.new_tokens)
+    dtype, new = jnp.dtype(COMPUTE[precision]), sum(workload.new_tokens)
     head = spec.vocab * spec.d_model
     flops = 2 * layer_parameters(spec) * (workload.distinct_prompt_tokens + new) + 2 * head * new
     steps = max(max(workload.new_tokens), new / workload.concurrency)
-    width = 2 * spec.layers * spec.kv_heads * spec.head_dim * jnp.dtype(COMPUTE[precision]).itemsize
+    width = 2 * spec.layers * spec.kv_heads * spec.head_dim * dtype.itemsize
     cached = sum(new * (len(prompt) + new / 2) for prompt, new in zip(workload.prompts, workload.new_tokens, strict=True)) * width
-    return limits.seconds(flops, steps * tree_bytes(weights) + cached, "float32")
+    return limits.seconds(flops, steps * tree_bytes(weights) + cached, dtype.name)
 
 
 def _peer(name: str, python: Path, model: Path, workload: Workload, dtype: str) -> dict[str, Any]:

@@ -65,20 +65,21 @@ def _measure(layers: int, shapes: list[tuple[int, int]], system: str, rows: int,
     key = jax.random.key(0)
     plain = [(jax.random.normal(key, shape) * 20).astype(stored) for _ in range(layers) for shape in shapes]
     matrices = [pack(matrix) for matrix in plain] if own else plain
-    x = {inputs: jax.random.normal(key, (rows, inputs)) for inputs, _ in shapes}
+    given_in = "float32" if stored == "float32" else "bfloat16"  # as the engine has it
+    x = {inputs: jax.random.normal(key, (rows, inputs)).astype(given_in) for inputs, _ in shapes}
 
     def all_of_them(x, matrices):
         """Each waits for the one before it."""
-        carried = jnp.float32(0)
+        carried = jnp.zeros((), given_in)
         for index, matrix in enumerate(matrices):
             given = x[shapes[index % len(shapes)][0]] + carried
-            carried = 1e-30 * (product(given, matrix) if own else given @ matrix)[0, 0]
+            carried = (1e-30 * (product(given, matrix) if own else given @ matrix)[0, 0]).astype(given_in)
         return carried
 
     run = jax.jit(all_of_them)
     seconds = best_seconds(lambda: run(x, matrices))
     numbers = layers * sum(inputs * outputs for inputs, outputs in shapes)
-    least = limits.seconds(2 * rows * numbers, numbers * jnp.dtype(stored).itemsize, "float32")
+    least = limits.seconds(2 * rows * numbers, numbers * jnp.dtype(stored).itemsize, given_in)
     return {
         "system": system,
         "rows": rows,

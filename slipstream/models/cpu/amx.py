@@ -94,6 +94,8 @@ def _define_unit(module: ir.Module, job: Structure, *, stored: str) -> ir.Functi
     own_rows = least(builder, builder.sub(rows, first), i64(ROW_CHUNK))
     block = _define_block(module)
     widened = builder.alloca(ir.ArrayType(i16, BLOCK * PANEL)) if stored != "bfloat16" else None
+    if widened is not None:
+        widened.align = _TILE_BYTES  # so that no row of a tile lies in two cache lines
     with counting(builder, i64(0), width, BLOCK) as inputs:
         number = least(builder, builder.sub(width, inputs.index), i64(BLOCK))
         here = element(builder, STORED[stored], own_weights, builder.mul(inputs.index, i64(PANEL)))

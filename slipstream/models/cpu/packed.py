@@ -52,24 +52,24 @@ def kind() -> str:
     return f"own, {held.rows} rows by {held.columns} columns in registers{tiles}"
 
 
-def packable(dtype: jnp.dtype) -> bool:
-    """Whether a matrix of this type can be packed."""
-    return dtype.name in STORED
+def packable(dtype: jnp.dtype, inputs: int) -> bool:
+    """Whether a matrix of this type and number of inputs can be packed."""
+    return dtype.name in STORED or paired(dtype, inputs)
 
 
-def pairable(dtype: jnp.dtype, inputs: int) -> bool:
-    """Whether a matrix of this type and number of inputs can be packed in pairs, and this processor multiplies it so."""
+def paired(dtype: jnp.dtype, inputs: int) -> bool:
+    """Whether this processor multiplies a matrix of this type and number of inputs fastest in pairs."""
     return dtype.name in amx.STORED and inputs % amx.INPUTS == 0 and tiles_here()
 
 
-def pack(matrix: jax.Array, inputs: int = 1, *, turned: bool = False, paired: bool = False) -> Packed:
-    """A matrix whose first `inputs` axes are summed over; `turned`: it lies as [o, i]. `paired`: see `pairable`; not for exact numerics."""
+def pack(matrix: jax.Array, inputs: int = 1, *, turned: bool = False, in_pairs: bool | None = None) -> Packed:
+    """A matrix whose first `inputs` axes are summed over; `turned`: it lies as [o, i]. `in_pairs`: default as `paired` says."""
     outputs = matrix.shape[:1] if turned else matrix.shape[inputs:]
     width, columns = matrix.size // math.prod(outputs), math.prod(outputs)
     flat = matrix if turned else matrix.reshape(width, columns)
     filled = jnp.pad(flat, ((0, -columns % PANEL), (0, 0)) if turned else ((0, 0), (0, -columns % PANEL)))
     by_panels = filled.reshape(-1, PANEL, width) if turned else filled.reshape(width, -1, PANEL).transpose(1, 2, 0)
-    if paired:
+    if paired(matrix.dtype, width) if in_pairs is None else in_pairs:
         return Packed(panels=by_panels.reshape(-1, PANEL, width // 2, 2).transpose(0, 2, 1, 3), outputs=outputs)
     return Packed(panels=by_panels.transpose(0, 2, 1), outputs=outputs)
 

@@ -187,9 +187,9 @@ class _Attentive:
 
 def _computed_by(config: RunConfig) -> str:
     """The learner's arithmetic, in the words of `Engine.sampler_class`."""
-    import jax
+    from slipstream.models.quant import arithmetic
 
-    return f"{jax.default_backend()}/{config.model.learner_precision}" + ("/exact" if config.model.numerics == "exact" else "")
+    return arithmetic(config.model.learner_precision, config.model.numerics == "exact")
 
 
 def wire_dtype(precision: Precision) -> WireDtype:
