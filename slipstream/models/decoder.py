@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from slipstream.models.attention import paged
 from slipstream.models.attention.rule import AttentionRule, PackedRows, attention_rule
 from slipstream.models.experts import mixture
-from slipstream.models.layers import activate, rms_norm, rope_tables, rotate, soft_cap
+from slipstream.models.layers import gated, rms_norm, rope_tables, rotate, soft_cap
 from slipstream.models.lora import Adapters, LayerAdapters
 from slipstream.models.numerics import FAST, Numerics
 from slipstream.models.parameters import LayerParams, Params, output_matrix
@@ -226,9 +226,9 @@ def _feed_forward(
     layer: LayerParams, spec: ModelSpec, x: jax.Array, adapter: LayerAdapters, counted: jax.Array | None, numerics: Numerics
 ) -> tuple[jax.Array, jax.Array]:
     if spec.experts is None or layer.router is None:
-        gate = activate(project(x, layer.gate, adapter=adapter.gate, numerics=numerics), spec.activation, numerics)
-        gated = numerics.seal(gate * project(x, layer.up, adapter=adapter.up, numerics=numerics))
-        return project(gated, layer.down, adapter=adapter.down, numerics=numerics), jnp.zeros(0)
+        gate, up = (project(x, getattr(layer, name), adapter=getattr(adapter, name), numerics=numerics) for name in ("gate", "up"))
+        inner = gated(gate, up, spec.activation, numerics)
+        return project(inner, layer.down, adapter=adapter.down, numerics=numerics), jnp.zeros(0)
     flat = x.reshape(-1, spec.d_model)
     counted = None if counted is None else counted.reshape(-1)
     experts = (layer.gate, layer.up, layer.down)

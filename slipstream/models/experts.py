@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from slipstream.models.grouped import grouped_project
-from slipstream.models.layers import activate
+from slipstream.models.layers import gated
 from slipstream.models.numerics import FAST, Numerics
 from slipstream.models.spec import ExpertSpec
 from slipstream.models.weight import Weight
@@ -40,9 +40,7 @@ def mixture(
     order = jnp.argsort(visits, stable=True)  # visits sorted by expert
     sizes = jnp.bincount(visits, length=spec.count).astype(jnp.int32)
     visiting = x[order // spec.per_token]
-    inner = numerics.seal(
-        activate(grouped_project(visiting, gate, sizes, numerics), activation, numerics) * grouped_project(visiting, up, sizes, numerics)
-    )
+    inner = gated(*(grouped_project(visiting, matrix, sizes, numerics) for matrix in (gate, up)), activation, numerics)
     outputs = grouped_project(inner, down, sizes, numerics)
     back = jnp.zeros_like(order).at[order].set(jnp.arange(order.shape[0]), unique_indices=True)
     each = outputs[back].reshape(rows, spec.per_token, width)

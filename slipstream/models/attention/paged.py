@@ -80,15 +80,14 @@ def units_by_page(
     u, x, h, width = q.shape
     _, g, page, _ = values.shape
     seal = numerics.seal
-    grouped = seal(q.reshape(u, x, g, h // g, width).swapaxes(1, 2).reshape(u, g, -1, width))  # [u, g, m, k], m = x r
     keys, values = as_stored(keys), as_stored(values)
+    if _own_kernel(values, rule):
+        mixed, peak, total = own.attend(seal(q), keys, values, tables, positions, window, rule.scale)
+        return mixed.astype(q.dtype), peak + jnp.log(total)
+    grouped = seal(q.reshape(u, x, g, h // g, width).swapaxes(1, 2).reshape(u, g, -1, width))  # [u, g, m, k], m = x r
 
     def back(array: jax.Array) -> jax.Array:
         return array.reshape(u, g, x, h // g, -1).swapaxes(1, 2).reshape(u, x, h, -1)
-
-    if _own_kernel(values, rule):
-        mixed, peak, total = own.attend(grouped, keys, values, tables, positions, window, rule.scale)
-        return back(mixed.astype(q.dtype)), back((peak + jnp.log(total))[..., None])[..., 0]
 
     def one_page(block: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]):
         peak, total, mixed = carry

@@ -39,15 +39,15 @@ LANES = 16  # page lengths and widths of heads are multiples of it
 MASKED = float(np.float32(-1e30))  # score of a token that is not seen
 _ROWS = (6, 4, 3, 2, 1)  # of a tile; few, for the query heads of one key head are few
 _POINTERS = ("q", "keys", "values", "tables", "positions", "window", "scale", "mixed", "peak", "total")
-_LENGTHS = ("groups", "rows", "width", "page", "table", "tokens")
+_LENGTHS = ("groups", "heads", "width", "page", "table", "tokens")
 
 
 def attention_kernel(stored: str, held: Registers) -> Kernel:
-    """q float32 [u, g, m, k], keys [p, g, k, B] and values [p, g, B, k] of the type `stored` (or its bits), tables int32 [u, j],
-    positions int32 [u, x], window int32 [] (0: all), scale float32 [] -> mixed float32 [u, g, m, k], peak and total float32 [u, g, m].
+    """q float32 [u, x, h, k], keys [p, g, k, B] and values [p, g, B, k] of the type `stored` (or its bits), tables int32 [u, j],
+    positions int32 [u, x], window int32 [] (0: all), scale float32 [] -> mixed float32 [u, x, h, k], peak and total float32 [u, x, h].
 
-    Row i of m is of the token i // (m / x). Peak and total are the largest score and the sum of exp(score - peak). A unit is one of u
-    with one of g.
+    Key head i is that of h / g query heads from i h / g on. Peak and total are the largest score and the sum of exp(score - peak). A unit
+    of work is one of u with one of g: its rows are x tokens times h / g heads.
     """
     names: dict[str, Type] = {**dict.fromkeys(_POINTERS, pointer), **dict.fromkeys(_LENGTHS, i64)}
     return Kernel(
@@ -57,37 +57,44 @@ def attention_kernel(stored: str, held: Registers) -> Kernel:
 
 def _read(call: Call) -> tuple[dict[str, Value], Value, Value]:
     builder = call.builder
-    units, groups, rows, width = (call.length(0, axis) for axis in range(4))
-    page, table, tokens = call.length(1, 3), call.length(3, 1), call.length(4, 1)
-    lengths = {"groups": groups, "rows": rows, "width": width, "page": page, "table": table, "tokens": tokens}
+    units, tokens, heads, width = (call.length(0, axis) for axis in range(4))
+    groups, page, table = call.length(1, 1), call.length(1, 3), call.length(3, 1)
+    lengths = {"groups": groups, "heads": heads, "width": width, "page": page, "table": table, "tokens": tokens}
     fields = {name: call.data(index) for index, name in enumerate(_POINTERS)} | lengths
-    count = builder.mul(units, groups)
-    of_a_page = builder.mul(builder.mul(rows, width), builder.mul(page, i64(2)))
-    return fields, count, builder.mul(count, of_a_page)
+    of_a_page = builder.mul(builder.mul(tokens, heads), builder.mul(width, builder.mul(page, i64(2))))
+    return fields, builder.mul(units, groups), builder.mul(units, of_a_page)
 
 
 def _define_unit(module: ir.Module, job: Structure, *, stored: str, held: Registers) -> ir.Function:
     made, builder = function(module, "unit", nothing, pointer, i64)
     given, index = made.args
     q, keys, values, tables, positions, window, scale, mixed, peak, total = (job.get(builder, given, name) for name in _POINTERS)
-    groups, rows, width, page, table, tokens = (job.get(builder, given, name) for name in _LENGTHS)
+    groups, heads, width, page, table, tokens = (job.get(builder, given, name) for name in _LENGTHS)
     unit, group = builder.udiv(index, groups), builder.urem(index, groups)
     own_positions, own_table = (
         element(builder, i32, array, builder.mul(unit, length)) for array, length in ((positions, tokens), (tables, table))
     )
     window, scale = builder.sext(builder.load(window, typ=i32), i64), builder.load(scale, typ=f32)
     first, last = _ends(builder, own_positions, tokens)
-    per_token = builder.udiv(rows, tokens)
+    per_token = builder.udiv(heads, groups)
     scores = builder.alloca(f32, size=builder.mul(page, i64(max(_ROWS))))
+    own_q, own_mixed = (builder.alloca(f32, size=builder.mul(width, i64(max(_ROWS)))) for _ in range(2))
+    own_peak, own_total = (builder.alloca(f32, size=i64(max(_ROWS))) for _ in range(2))
     sweeps = {size: _define_sweep(module, stored, held, size) for size in _ROWS}
-    soften, finish = _define_soften(module), _define_finish(module)
+    copy, soften, finish = _define_copy(module), _define_soften(module), _define_finish(module)
     from_page = builder.udiv(_earliest(builder, first, window), page)
     until_page = builder.add(builder.udiv(last, page), i64(1))
 
+    def place_of(row: Value) -> Value:
+        """Of a row of this unit among all tokens and heads."""
+        token, head = builder.udiv(row, per_token), builder.add(builder.mul(group, per_token), builder.urem(row, per_token))
+        return builder.add(builder.mul(builder.add(builder.mul(unit, tokens), token), heads), head)
+
     def use(row: Value, size: int) -> None:
-        place = builder.add(builder.mul(index, rows), row)
-        own_q, own_mixed = (element(builder, f32, array, builder.mul(place, width)) for array in (q, mixed))
-        own_peak, own_total = (element(builder, f32, array, place) for array in (peak, total))
+        with counting(builder, i64(0), i64(size)) as each:
+            row_q = element(builder, f32, own_q, builder.mul(each.index, width))
+            theirs = element(builder, f32, q, builder.mul(place_of(builder.add(row, each.index)), width))
+            builder.call(copy, [row_q, theirs, width])
         for array, number, count in (
             (own_peak, MASKED, i64(size)),
             (own_total, 0.0, i64(size)),
@@ -110,10 +117,14 @@ def _define_unit(module: ir.Module, job: Structure, *, stored: str, held: Regist
             seen = _seen(builder, start, page, _earliest(builder, first, window), last)
             builder.call(sweeps[size], [scores, page, *seen, own_values, width, own_mixed, width, i1(1)])
         with counting(builder, i64(0), i64(size)) as each:
+            place = place_of(builder.add(row, each.index))
             row_mixed = element(builder, f32, own_mixed, builder.mul(each.index, width))
-            builder.call(finish, [row_mixed, width, element(builder, f32, own_total, each.index)])
+            row_total = element(builder, f32, own_total, each.index)
+            builder.call(finish, [row_mixed, width, row_total, element(builder, f32, mixed, builder.mul(place, width))])
+            for array, own in ((peak, own_peak), (total, own_total)):
+                builder.store(builder.load(element(builder, f32, own, each.index), typ=f32), element(builder, f32, array, place))
 
-    by_tiles(builder, rows, _ROWS, use)
+    by_tiles(builder, builder.mul(tokens, per_token), _ROWS, use)
     builder.ret_void()
     return made
 
@@ -184,13 +195,24 @@ def _define_soften(module: ir.Module) -> ir.Function:
 
 
 def _define_finish(module: ir.Module) -> ir.Function:
-    """`void finish(mixed, width, total)`: one row's values divided by the sum of their weights."""
-    made, builder = function(module, "finish", nothing, pointer, i64, pointer)
-    mixed, width, total = made.args
+    """`void finish(mixed, width, total, out)`: one row's values divided by the sum of their weights."""
+    made, builder = function(module, "finish", nothing, pointer, i64, pointer, pointer)
+    mixed, width, total, out = made.args
     totals = spread_out(builder, builder.load(total, typ=f32), LANES)
     with counting(builder, i64(0), width, LANES) as loop:
-        at = element(builder, f32, mixed, loop.index)
-        builder.store(builder.fdiv(builder.load(at, align=4, typ=ir.VectorType(f32, LANES)), totals), at, align=4)
+        summed = builder.load(element(builder, f32, mixed, loop.index), align=4, typ=ir.VectorType(f32, LANES))
+        builder.store(builder.fdiv(summed, totals), element(builder, f32, out, loop.index), align=4)
+    builder.ret_void()
+    return made
+
+
+def _define_copy(module: ir.Module) -> ir.Function:
+    """`void copy(target, source, count)`: a row; `count` is a multiple of `LANES`."""
+    made, builder = function(module, "copy", nothing, pointer, pointer, i64)
+    target, source, count = made.args
+    with counting(builder, i64(0), count, LANES) as loop:
+        vector = builder.load(element(builder, f32, source, loop.index), align=4, typ=ir.VectorType(f32, LANES))
+        builder.store(vector, element(builder, f32, target, loop.index), align=4)
     builder.ret_void()
     return made
 

@@ -16,10 +16,9 @@ def attends(width: int, page_tokens: int) -> bool:
 def attend(
     q: jax.Array, keys: jax.Array, values: jax.Array, tables: jax.Array, positions: jax.Array, window: int | jax.Array, scale: float
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """q [u, g, m, k], keys [p, g, k, B] and values [p, g, B, k] as pools hold them, tables [u, j], positions [u, x] -> mixed [u, g, m, k],
-    the largest score and the sum of exp(score - largest) [u, g, m], all float32. See `cpu.attention`."""
-    u, g, m, width = q.shape
-    shapes = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((u, g, m, width), (u, g, m), (u, g, m)))
+    """q [u, x, h, k], keys [p, g, k, B] and values [p, g, B, k] as pools hold them, tables [u, j], positions [u, x] -> mixed [u, x, h, k],
+    the largest score and the sum of exp(score - largest) [u, x, h], all float32. See `cpu.attention`."""
+    shapes = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (q.shape, q.shape[:3], q.shape[:3]))
     stored = "bfloat16" if keys.dtype in (jnp.uint16, jnp.bfloat16) else keys.dtype.name
     numbers = (jnp.asarray(tables, jnp.int32), jnp.asarray(positions, jnp.int32), jnp.asarray(window, jnp.int32), jnp.float32(scale))
     mixed, peak, total = jax.ffi.ffi_call(known(attention_kernel, stored), shapes)(q.astype(jnp.float32), keys, values, *numbers)
