@@ -37,6 +37,7 @@ from slipstream.models.cpu.tile import STORED, Registers, Tile, by_tiles, spread
 
 LANES = 16  # page lengths and widths of heads are multiples of it
 MASKED = float(np.float32(-1e30))  # score of a token that is not seen
+AHEAD = 32  # inputs of a product; their columns are asked for before they are needed, because pages lie anywhere
 _ROWS = (6, 4, 3, 2, 1)  # of a tile; few, for the query heads of one key head are few
 _POINTERS = ("q", "keys", "values", "tables", "positions", "window", "scale", "mixed", "peak", "total")
 _LENGTHS = ("groups", "heads", "width", "page", "table", "tokens")
@@ -132,7 +133,7 @@ def _define_unit(module: ir.Module, job: Structure, *, stored: str, held: Regist
 def _define_sweep(module: ir.Module, stored: str, held: Registers, rows: int) -> ir.Function:
     """A function like a `Tile`'s, over as many columns as one input has."""
     widths = (held.columns, LANES) if held.columns > LANES else (LANES,)
-    tiles = {width: Tile(stored=stored, rows=rows, width=width, lanes=held.lanes).define(module) for width in widths}
+    tiles = {width: Tile(stored=stored, rows=rows, width=width, lanes=held.lanes, ahead=AHEAD).define(module) for width in widths}
     arguments = (pointer, i64, i64, i64, pointer, i64, pointer, i64, i1)
     made, builder = function(module, f"sweep_{rows}", nothing, *arguments)
     x, x_stride, start, end, columns, column_stride, out, out_stride, add = made.args
