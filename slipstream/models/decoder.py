@@ -156,8 +156,7 @@ def paged_hidden_states(
     rule = attention_rule(spec)
 
     def attend(q: jax.Array, k: jax.Array, v: jax.Array, at: At, pool: Pages) -> tuple[jax.Array, Pages]:
-        keys = paged.write_keys(pool.keys, at.layer, k, places, positions)
-        values = paged.write_values(pool.values, at.layer, v, places, positions)
+        keys, values = paged.write(pool.keys, pool.values, at.layer, (k, v), places, positions)
         flat_keys, flat_values = (part.reshape(-1, *part.shape[2:]) for part in (keys, values))
         mixed = attention(q, flat_keys, flat_values, at.layer * keys.shape[1], at.window, rule)
         return mixed, Pages(keys=keys, values=values)

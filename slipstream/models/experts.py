@@ -40,7 +40,8 @@ def mixture(
     order = jnp.argsort(visits, stable=True)  # visits sorted by expert
     sizes = jnp.bincount(visits, length=spec.count).astype(jnp.int32)
     visiting = x[order // spec.per_token]
-    inner = gated(*(grouped_project(visiting, matrix, sizes, numerics) for matrix in (gate, up)), activation, numerics)
+    gates, ups = (grouped_project(visiting, matrix, sizes, numerics) for matrix in (gate, up))
+    inner = gated(gates, ups, activation, numerics)
     outputs = grouped_project(inner, down, sizes, numerics)
     back = jnp.zeros_like(order).at[order].set(jnp.arange(order.shape[0]), unique_indices=True)
     each = outputs[back].reshape(rows, spec.per_token, width)

@@ -5,6 +5,7 @@ The oracle below goes query by query in float64 numpy and shares nothing with th
 
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from types import ModuleType
@@ -21,9 +22,10 @@ from slipstream.models.attention import registry
 from slipstream.models.attention.chunked import BLOCK, chunked
 from slipstream.models.attention.dense import attend, attention_layout, dense
 from slipstream.models.attention.optional import tokamax
-from slipstream.models.attention.paged import as_stored, by_page, gathered, in_pages, page_of, write_keys, write_values
+from slipstream.models.attention.paged import as_stored, by_page, gathered, in_pages, numbers, page_of, write
 from slipstream.models.attention.rule import AttentionRule, PackedRows, attention_rule, related
 from slipstream.models.spec import ModelSpec, RopeSpec
+from tests.xla_products import xla_products
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 8
 PLAIN, CAPPED = AttentionRule(scale=0.4), AttentionRule(scale=0.4, softcap=1.5)
@@ -347,15 +349,22 @@ def test_the_longest_row_may_end_anywhere_in_its_page(last: int) -> None:
     np.testing.assert_allclose(jax.jit(by_page, static_argnums=(5, 6))(*arrays, 0, PLAIN)[0, 0], expected, rtol=1e-6, atol=0)
 
 
-def test_writing_puts_each_row_in_its_page_and_nothing_else() -> None:
-    layers, new = 3, np.random.default_rng(1).normal(size=(len(ROWS), KV_HEADS, WIDTH)).astype(np.float32)
-    before = np.zeros((layers, PAGES, PAGE, KV_HEADS, WIDTH), np.float32)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("products", ["own", "xla"])
+def test_writing_puts_each_row_in_its_page_and_nothing_else(products: str, dtype: str) -> None:
+    with xla_products() if products == "xla" else nullcontext():
+        _assert_written(dtype)
+
+
+def _assert_written(dtype: str) -> None:
+    layers, new = 3, np.random.default_rng(1).normal(size=(len(ROWS), KV_HEADS, WIDTH)).astype(dtype)
+    before = np.zeros((layers, PAGES, PAGE, KV_HEADS, WIDTH), dtype)
     pages = page_of(jnp.asarray(TABLES), jnp.asarray(POSITIONS), PAGE)
-    arguments = (jnp.asarray(new), pages, jnp.asarray(POSITIONS))
+    arguments = ((jnp.asarray(new), jnp.asarray(new)), pages, jnp.asarray(POSITIONS))
     keys, values = in_pages(jnp.asarray(before), jnp.asarray(before), PAGE)
-    pools = [part.reshape(layers, PAGES, *part.shape[1:]) for part in (keys, values)]
-    written = [jax.jit(write)(part, jnp.int32(1), *arguments) for write, part in zip((write_keys, write_values), pools, strict=True)]
-    by_token = (written[0].transpose(0, 1, 4, 2, 3), written[1].swapaxes(2, 3))
+    pools = [as_stored(part.reshape(layers, PAGES, *part.shape[1:])) for part in (keys, values)]
+    written = jax.jit(write)(*pools, jnp.int32(1), *arguments)
+    by_token = (numbers(written[0], jnp.dtype(dtype)).transpose(0, 1, 4, 2, 3), numbers(written[1], jnp.dtype(dtype)).swapaxes(2, 3))
     found = np.asarray(by_token[0])
     np.testing.assert_array_equal(found, by_token[1])
     for row, (table, position) in enumerate(ROWS[:6]):
@@ -373,7 +382,7 @@ def test_no_pool_of_bfloat16_is_widened_to_move_a_few_pages() -> None:
 
     def write_and_attend(keys: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         new = q[:, :KV_HEADS]
-        keys, values = write_keys(keys, 0, new, tables[:, 0], positions), write_values(values, 0, new, tables[:, 0], positions)
+        keys, values = write(keys, values, 0, (new, new), tables[:, 0], positions)
         return keys, values, by_page(q, keys[0], values[0], tables, positions, 0, PLAIN)
 
     text = jax.jit(write_and_attend).lower(*pools).compile().as_text()
@@ -385,17 +394,23 @@ def test_no_pool_of_bfloat16_is_widened_to_move_a_few_pages() -> None:
         assert f"32[1,{shape[1:]}" not in text
 
 
+@pytest.mark.parametrize("products", ["own", "xla"])
 @pytest.mark.parametrize("rows", [1, 2, 5])
-def test_no_pool_is_copied_to_write_a_few_rows(rows: int) -> None:
+def test_no_pool_is_copied_to_write_a_few_rows(rows: int, products: str) -> None:
     """Given away by its owner and written for two layers, each of which reads it: a single row too."""
+    with xla_products() if products == "xla" else nullcontext():
+        _assert_nothing_copied(rows)
+
+
+def _assert_nothing_copied(rows: int) -> None:
     tables, positions = jnp.asarray(TABLES)[:rows], jnp.asarray(POSITIONS)[:rows]
     pools = [jnp.zeros((2, 40, KV_HEADS, 16, 16)) for _ in range(2)]
     q = jnp.ones((rows, HEADS, 16))
 
     def two_layers(keys: jax.Array, values: jax.Array, q: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         for layer in range(2):
-            keys = write_keys(keys, layer, q[:, :KV_HEADS], tables[:, 0], positions)
-            values = write_values(values, layer, q[:, :KV_HEADS], tables[:, 0], positions)
+            new = q[:, :KV_HEADS]
+            keys, values = write(keys, values, layer, (new, new), tables[:, 0], positions)
             flat = [part.reshape(-1, *part.shape[2:]) for part in (keys, values)]
             q = by_page(q, *flat, tables + layer * 40, positions, 0, PLAIN)
         return keys, values, q

@@ -25,7 +25,7 @@ def engine_command(
     model: Annotated[Path | None, typer.Option("--model", help="Model directory; random weights of SmolLM2-135M's shape without.")] = None,
     precision: Annotated[list[PrecisionOption] | None, typer.Option(help="Repeatable; default f32 and bf16.")] = None,
     batch: Annotated[list[int] | None, typer.Option(help="Samples at once; repeatable; default 1, 8, 32 and 128.")] = None,
-    exact: Annotated[bool, typer.Option(help="Also in exact numerics.")] = True,
+    exact: Annotated[bool, typer.Option(help="Float32 and bfloat16 in exact numerics too.")] = True,
     hf: Annotated[Path | None, typer.Option(help="Python with transformers, to compare with (benchmarks/peers).")] = None,
     vllm: Annotated[Path | None, typer.Option(help="Python with vLLM, to compare with (benchmarks/peers).")] = None,
     peer_dtype: Annotated[list[str] | None, typer.Option(help="float32 or bfloat16 for them; repeatable; default bfloat16.")] = None,
@@ -44,8 +44,7 @@ def engine_command(
     workloads = [*(uniform(count, known) for count in batch or [1, 8, 32, 128]), mixed(32, known)]
     chosen = [cast("Precision", choice.value) for choice in precision or [PrecisionOption.F32, PrecisionOption.BF16]]
     kinds: list[tuple[Any, bool]] = [(kind, False) for kind in chosen]
-    if exact:
-        kinds.append(("f32", True))
+    kinds += [(kind, True) for kind in chosen if exact and kind in ("f32", "bf16")]
     limits = measure_limits()
     rows = []
     for workload in workloads:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from slipstream.models.attention.dense import attend
 from slipstream.models.attention.rule import MASKED, AttentionRule, capped, within
+from slipstream.models.cpu import packed
 from slipstream.models.cpu import paged as own
 from slipstream.models.numerics import FAST, Numerics
 
@@ -118,16 +119,22 @@ def page_of(tables: jax.Array, positions: jax.Array, page_tokens: int) -> jax.Ar
     return jnp.take_along_axis(tables, (positions // page_tokens)[:, None], axis=1)[:, 0]
 
 
-def write_keys(pool: jax.Array, layer: int | jax.Array, new: jax.Array, pages: jax.Array, positions: jax.Array) -> jax.Array:
-    """`pool` [L, p, g, k, B], as stored, with a layer's new keys [n, g, k] in the rows' pages [n], at their positions [n]."""
-    new, pages, positions = _two_at_least(new, pages, positions)
-    return pool.at[layer, pages, :, :, positions % pool.shape[-1]].set(_fitting(new, pool))
-
-
-def write_values(pool: jax.Array, layer: int | jax.Array, new: jax.Array, pages: jax.Array, positions: jax.Array) -> jax.Array:
-    """The same for values: `pool` [L, p, g, B, k]."""
-    new, pages, positions = _two_at_least(new, pages, positions)
-    return pool.at[layer, pages, :, positions % pool.shape[-2]].set(_fitting(new, pool))
+def write(
+    keys: jax.Array,
+    values: jax.Array,
+    layer: int | jax.Array,
+    new: tuple[jax.Array, jax.Array],
+    pages: jax.Array,
+    positions: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Pools keys [L, p, g, k, B] and values [L, p, g, B, k], as stored, with a layer's `new` keys and values [n, g, k] in the rows'
+    pages [n], at their positions [n]. Rows of one place must be alike, or nobody's (scratch)."""
+    k, v = (_fitting(part, pool) for part, pool in zip(new, (keys, values), strict=True))
+    if packed.available():
+        return own.write(keys, values, layer, (k, v), pages, positions)
+    k, v, pages, positions = _two_at_least(k, v, pages, positions)
+    keys = keys.at[layer, pages, :, :, positions % keys.shape[-1]].set(k)
+    return keys, values.at[layer, pages, :, positions % values.shape[-2]].set(v)
 
 
 def _two_at_least(*rows: jax.Array) -> tuple[jax.Array, ...]:
