@@ -36,8 +36,8 @@ from slipstream.models.cpu.emit import (
     nothing,
     pointer,
 )
-from slipstream.models.cpu.handler import Call, Kernel
-from slipstream.models.cpu.product import PANEL, ROW_CHUNK
+from slipstream.models.cpu.handler import Kernel
+from slipstream.models.cpu.product import JOB, PANEL, read_product, share_of
 from slipstream.models.cpu.tile import Registers, ask_for, size_of
 
 STORED = {"bfloat16": i16, "int8": i8, "float8_e4m3fn": i8}  # what the matrix may be of
@@ -65,45 +65,24 @@ def amx_kernel(stored: str, held: Registers) -> Kernel:
     The width is a multiple of `INPUTS`. A unit is one panel times a chunk of rows. int8 must not be -128.
     """
     assert 4 * held.lanes == _BYTES, "processors with tiles have the widest registers"
-    return Kernel(
-        name=f"amx_{stored}",
-        arguments=2,
-        job={"x": pointer, "weights": pointer, "out": pointer, "rows": i64, "width": i64, "panels": i64},
-        read=_read,
-        define_unit=partial(_define_unit, stored=stored),
-    )
-
-
-def _read(call: Call) -> tuple[dict[str, Value], Value, Value]:
-    builder = call.builder
-    rows, width, panels = call.length(0, 0), call.length(0, 1), call.length(1, 0)
-    fields = {"x": call.data(0), "weights": call.data(1), "out": call.data(2), "rows": rows, "width": width, "panels": panels}
-    chunks = builder.udiv(builder.add(rows, i64(ROW_CHUNK - 1)), i64(ROW_CHUNK))
-    return fields, builder.mul(panels, chunks), builder.mul(builder.mul(rows, width), builder.mul(panels, i64(PANEL)))
+    return Kernel(name=f"amx_{stored}", arguments=2, job=JOB, read=read_product, define_unit=partial(_define_unit, stored=stored))
 
 
 def _define_unit(module: ir.Module, job: Structure, *, stored: str) -> ir.Function:
     made, builder = function(module, "unit", nothing, pointer, i64)
-    given, index = made.args
-    x, weights, out, rows, width, panels = (job.get(builder, given, name) for name in ("x", "weights", "out", "rows", "width", "panels"))
-    first, panel = builder.mul(builder.udiv(index, panels), i64(ROW_CHUNK)), builder.urem(index, panels)
-    columns = builder.mul(panels, i64(PANEL))
-    own_x = element(builder, i16, x, builder.mul(first, width))
-    own_weights = element(builder, STORED[stored], weights, builder.mul(panel, builder.mul(width, i64(PANEL))))
-    own_out = element(builder, f32, out, builder.add(builder.mul(first, columns), builder.mul(panel, i64(PANEL))))
-    own_rows = least(builder, builder.sub(rows, first), i64(ROW_CHUNK))
+    own = share_of(builder, job, *made.args, of_x=i16, of_weights=STORED[stored])
     block = _define_block(module)
     widened = builder.alloca(ir.ArrayType(i16, BLOCK * PANEL)) if stored != "bfloat16" else None
     if widened is not None:
         widened.align = _TILE_BYTES  # so that no row of a tile lies in two cache lines
-    with counting(builder, i64(0), width, BLOCK) as inputs:
-        number = least(builder, builder.sub(width, inputs.index), i64(BLOCK))
-        here = element(builder, STORED[stored], own_weights, builder.mul(inputs.index, i64(PANEL)))
+    with counting(builder, i64(0), own.width, BLOCK) as inputs:
+        number = least(builder, builder.sub(own.width, inputs.index), i64(BLOCK))
+        here = element(builder, STORED[stored], own.weights, builder.mul(inputs.index, i64(PANEL)))
         if widened is not None:
             builder.call(_define_widen(module, stored), [here, number, widened])
             here = widened
-        start, add = element(builder, i16, own_x, inputs.index), builder.icmp_unsigned("!=", inputs.index, i64(0))
-        builder.call(block, [start, width, own_rows, number, here, own_out, columns, add])
+        start, add = element(builder, i16, own.x, inputs.index), builder.icmp_unsigned("!=", inputs.index, i64(0))
+        builder.call(block, [start, own.width, own.rows, number, here, own.out, own.columns, add])
     builder.ret_void()
     return made
 
