@@ -169,7 +169,7 @@ def embed(params: Params, spec: ModelSpec, token_ids: jax.Array, dtype: jnp.dtyp
     """Embeddings [..., d] of tokens [...]; the table may lie as bits (`paged.as_stored`)."""
     table = gathered_embedding(params.embed)
     own = paged.dtype_of(table)
-    x = paged.numbers(table[token_ids], own).astype(dtype or own)
+    x = numerics.seal(paged.numbers(table[token_ids], own).astype(dtype or own))
     return numerics.seal(x * jnp.asarray(spec.d_model**0.5, x.dtype)) if spec.scale_embedding else x
 
 
@@ -196,7 +196,8 @@ def attention_inputs(
     v = project(normed, layer.v, adapter=adapter.v, numerics=numerics)
     if layer.q_bias is not None and layer.k_bias is not None and layer.v_bias is not None:
         q, k, v = (
-            numerics.seal(part + bias.astype(part.dtype)) for part, bias in ((q, layer.q_bias), (k, layer.k_bias), (v, layer.v_bias))
+            numerics.seal(part + numerics.seal(bias.astype(part.dtype)))
+            for part, bias in ((q, layer.q_bias), (k, layer.k_bias), (v, layer.v_bias))
         )
     if layer.q_norm is not None and layer.k_norm is not None:
         q, k = _norm(spec, q, layer.q_norm, numerics), _norm(spec, k, layer.k_norm, numerics)

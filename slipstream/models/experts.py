@@ -45,7 +45,7 @@ def mixture(
     outputs = grouped_project(inner, down, sizes, numerics)
     back = jnp.zeros_like(order).at[order].set(jnp.arange(order.shape[0]), unique_indices=True)
     each = outputs[back].reshape(rows, spec.per_token, width)
-    weighted = numerics.seal(each * weights.astype(x.dtype)[..., None])
+    weighted = numerics.seal(each * numerics.seal(weights.astype(x.dtype))[..., None])
     mixed = numerics.total(weighted.swapaxes(1, 2))[..., 0]
     one = jnp.ones(rows) if counted is None else counted.astype(jnp.float32)
     load = jnp.zeros(spec.count).at[visits].add(jnp.repeat(one, spec.per_token))

@@ -24,7 +24,7 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float, plus_one: bool = False
     scaled = seal(x32 * seal(jax.lax.rsqrt(seal(mean + eps))))
     if plus_one:
         return seal((scaled * seal(1.0 + weight.astype(jnp.float32))).astype(x.dtype))
-    return seal(seal(scaled.astype(x.dtype)) * weight.astype(x.dtype))
+    return seal(seal(scaled.astype(x.dtype)) * seal(weight.astype(x.dtype)))
 
 
 def rope_frequencies(rope: RopeSpec, head_dim: int) -> np.ndarray:
@@ -54,7 +54,7 @@ def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array, numerics: Numerics = FA
     """Turn the pairs (i, i + k/2) of x [..., heads, k], the pairing of Hugging Face checkpoints."""
     seal = numerics.seal
     first, second = jnp.split(seal(x), 2, axis=-1)
-    cos, sin = cos[..., None, :].astype(x.dtype), sin[..., None, :].astype(x.dtype)
+    cos, sin = (seal(table[..., None, :].astype(x.dtype)) for table in (cos, sin))
     turned = seal(seal(first * cos) - seal(second * sin)), seal(seal(second * cos) + seal(first * sin))
     return seal(jnp.concatenate(turned, axis=-1))
 

@@ -53,7 +53,7 @@ def project(
     in bfloat16, and the scale is applied to the product.
     """
     if isinstance(weight, Packed):
-        out = _by_panels(x, weight, inputs).astype(x.dtype)
+        out = numerics.seal(_by_panels(x, weight, inputs).astype(x.dtype))
     elif isinstance(weight, Quantised):
         if isinstance(weight.stored, Packed):
             product = _by_panels(x, weight.stored, inputs)

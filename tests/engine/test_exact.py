@@ -45,6 +45,11 @@ def test_every_bit_is_the_same_where_xla_attends(cell: str) -> None:
     check([cell], *CAPPED)
 
 
+def test_a_rounding_to_bfloat16_that_is_widened_at_once_is_kept() -> None:
+    """A router's scores: without a barrier XLA dropped their rounding, in this arrangement alone."""
+    check(["learner: remat, much padding"], "qwen3_moe", "bf16")
+
+
 def test_a_learner_on_four_devices_of_another_process_is_exact() -> None:
     check(["learner: 4 devices elsewhere"], "gemma2", "f32")
 

@@ -84,7 +84,7 @@ def units_by_page(
     keys, values = as_stored(keys), as_stored(values)
     if _own_kernel(values, rule):
         mixed, peak, total = own.attend(seal(q), keys, values, tables, positions, window, rule.scale)
-        return mixed.astype(q.dtype), peak + jnp.log(total)
+        return seal(mixed.astype(q.dtype)), peak + jnp.log(total)
     grouped = seal(q.reshape(u, x, g, h // g, width).swapaxes(1, 2).reshape(u, g, -1, width))  # [u, g, m, k], m = x r
 
     def back(array: jax.Array) -> jax.Array:
