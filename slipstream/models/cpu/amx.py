@@ -7,7 +7,7 @@ inputs of a column side by side, as the instruction wants them.
 The bits of a result depend on its row of x, its column of the matrix and the number of inputs alone: of `INPUTS` inputs those at even
 places are summed one after another, each product rounded once with its addition, and those at odd places by themselves; then both
 sums are added, and the result to what came before (Intel 64 and IA-32 Architectures Software Developer's Manual, TDPBF16PS). The smallest
-numbers (denormal ones) count as zero. Exact numerics do without: few processors have tiles.
+numbers (denormal ones) count as zero. So exact numerics on such processors are a class of their own (`quant.arithmetic`).
 """
 
 import ctypes
