@@ -28,7 +28,7 @@ from slipstream.engine.sequence import State
 from slipstream.engine.units import Shapes, copy_arguments, decode_rows, prefill_calls
 from slipstream.models.decoder import empty_pages
 from slipstream.models.lora import Adapted, Policy, whole
-from slipstream.models.numerics import EXACT, FAST, Numerics, barriers_hold
+from slipstream.models.numerics import EXACT, SAMPLING, Numerics, barriers_hold
 from slipstream.models.panels import laid_out
 from slipstream.models.quant import COMPUTE, arithmetic, at_precision
 from slipstream.models.spec import ModelSpec
@@ -87,7 +87,7 @@ class Engine:
         self.sampler_class = arithmetic(precision, exact)
         self._spec, self._clock, self._slots, self._max_tokens = spec, clock, slots, max_tokens
         self._precision: Precision = precision
-        self._numerics: Numerics = EXACT if exact else FAST
+        self._numerics: Numerics = EXACT if exact else SAMPLING
         if exact and not barriers_hold():
             raise RunFailed("exact mode: this compiler does not keep barriers between operations; use numerics = fast")
         self._on_swap: OnSwap = on_swap

@@ -17,7 +17,7 @@ from slipstream.engine.sampling import UNUSED, SamplingRows, plain_rows
 from slipstream.engine.units import Shapes
 from slipstream.models.decoder import Pages
 from slipstream.models.lora import Policy
-from slipstream.models.numerics import FAST
+from slipstream.models.numerics import SAMPLING
 from slipstream.models.spec import ModelSpec
 
 FEWEST = 8  # rows: fewer would cost hardly less
@@ -66,7 +66,7 @@ def _tried(params: Policy, spec: ModelSpec, pages: Pages, shapes: Shapes, steps:
         tables=jnp.array(tables, jnp.int32),
         sampling=_wishes(count),
     )
-    pages, drawn = decode(params, spec, pages, rows, steps=steps, numerics=FAST)
+    pages, drawn = decode(params, spec, pages, rows, steps=steps, numerics=SAMPLING)
     used = [page for table in tables for page in table[:spread]]
     return pages, [*_by_row(drawn), *(_of_pages(pool, used, count) for pool in (pages.keys, pages.values))]
 

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from slipstream.engine.requests import BIASES, STOPS
+from slipstream.models.cpu import rows as by_kernels
 from slipstream.models.logprobs import VocabularyRule, log_distribution, select
 from slipstream.models.numerics import FAST, Numerics
 
@@ -109,11 +110,17 @@ def draw(log_probs: jax.Array, key: jax.Array, positions: jax.Array, numerics: N
     n, v = log_probs.shape
     width = -(-v // BLOCK)
     padded = jnp.pad(log_probs, ((0, 0), (0, width * BLOCK - v)), constant_values=-jnp.inf)
-    probs = numerics.seal(jnp.exp(padded)).reshape(n, BLOCK, width)
     first, second = _uniforms(key, positions)
-    block = _pick(_total(probs.swapaxes(1, 2), numerics), first)
-    inside = jnp.take_along_axis(probs, block[:, None, None], axis=2)[:, :, 0]
+    block = _pick(_block_shares(padded, width, numerics), first)
+    inside = jnp.exp(jnp.take_along_axis(padded.reshape(n, BLOCK, width), block[:, None, None], axis=2)[:, :, 0])
     return jnp.minimum(_pick(inside, second) * width + block, v - 1)
+
+
+def _block_shares(log_probs: jax.Array, width: int, numerics: Numerics) -> jax.Array:
+    if numerics.own:
+        return by_kernels.block_shares(log_probs, width)
+    probs = numerics.seal(jnp.exp(log_probs)).reshape(len(log_probs), BLOCK, width)
+    return _total(probs.swapaxes(1, 2), numerics)
 
 
 def _divisor(rows: SamplingRows) -> jax.Array:

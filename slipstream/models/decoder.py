@@ -16,13 +16,13 @@ import jax.numpy as jnp
 from slipstream.models.attention import paged
 from slipstream.models.attention.rule import AttentionRule, PackedRows, attention_rule
 from slipstream.models.experts import mixture
-from slipstream.models.layers import gated, rms_norm, rope_tables, rotate, soft_cap
+from slipstream.models.layers import add_norm, gated, rms_norm, rope_tables, rotate, soft_cap
 from slipstream.models.lora import Adapters, LayerAdapters
 from slipstream.models.numerics import FAST, Numerics
 from slipstream.models.parameters import LayerParams, Params, output_matrix
 from slipstream.models.sharding import constrain, gathered_embedding
 from slipstream.models.spec import ModelSpec
-from slipstream.models.weight import project
+from slipstream.models.weight import project, project_each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,9 +191,7 @@ def attention_inputs(
     """Queries [..., h, k], keys and values [..., g, k] of rows x [..., d]."""
     adapter = adapter or LayerAdapters()
     normed = _norm(spec, x, layer.attention_norm, numerics)
-    q = project(normed, layer.q, adapter=adapter.q, numerics=numerics)
-    k = project(normed, layer.k, adapter=adapter.k, numerics=numerics)
-    v = project(normed, layer.v, adapter=adapter.v, numerics=numerics)
+    q, k, v = project_each(normed, ((layer.q, adapter.q), (layer.k, adapter.k), (layer.v, adapter.v)), numerics)
     if layer.q_bias is not None and layer.k_bias is not None and layer.v_bias is not None:
         q, k, v = (
             numerics.seal(part + numerics.seal(bias.astype(part.dtype)))
@@ -216,8 +214,8 @@ def attention_outputs(
     """x [..., d] after the layer, from what its heads mixed [..., h, k]; and the experts' load [e]."""
     adapter = adapter or LayerAdapters()
     out = project(mixed, layer.o, inputs=2, adapter=adapter.o, numerics=numerics)
-    x = numerics.seal(x + _post_norm(spec, out, layer.attention_post_norm, numerics))
-    normed = _norm(spec, x, layer.mlp_norm, numerics)
+    added = _post_norm(spec, out, layer.attention_post_norm, numerics)
+    x, normed = add_norm(x, added, layer.mlp_norm, spec.norm_eps, spec.norm_plus_one, numerics)
     out, load = _feed_forward(layer, spec, normed, adapter, counted, numerics)
     return numerics.seal(x + _post_norm(spec, out, layer.mlp_post_norm, numerics)), load
 
@@ -226,7 +224,7 @@ def _feed_forward(
     layer: LayerParams, spec: ModelSpec, x: jax.Array, adapter: LayerAdapters, counted: jax.Array | None, numerics: Numerics
 ) -> tuple[jax.Array, jax.Array]:
     if spec.experts is None or layer.router is None:
-        gate, up = (project(x, getattr(layer, name), adapter=getattr(adapter, name), numerics=numerics) for name in ("gate", "up"))
+        gate, up = project_each(x, ((layer.gate, adapter.gate), (layer.up, adapter.up)), numerics)
         inner = gated(gate, up, spec.activation, numerics)
         return project(inner, layer.down, adapter=adapter.down, numerics=numerics), jnp.zeros(0)
     flat = x.reshape(-1, spec.d_model)

@@ -4,12 +4,14 @@ Letters: ... rows in any layout, d model width, h heads, k head width.
 """
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from slipstream.models.numerics import FAST, Numerics
+from slipstream.models.cpu import rows
+from slipstream.models.numerics import FAST, Numerics, with_gradient_of
 from slipstream.models.spec import RopeSpec
 
 
@@ -18,6 +20,9 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float, plus_one: bool = False
 
     `plus_one` multiplies by 1 + weight before rounding to x's dtype, as Gemma does; others multiply by weight after it.
     """
+    if numerics.own and rows.fits(x):
+        own = with_gradient_of(partial(rms_norm, eps=eps, plus_one=plus_one), partial(rows.norm, eps=eps, plus_one=plus_one))
+        return own(x, weight.astype(x.dtype))
     seal = numerics.seal
     x32 = seal(x).astype(jnp.float32)
     mean = seal(numerics.total(seal(x32 * x32)) * (1.0 / x.shape[-1]))
@@ -25,6 +30,20 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float, plus_one: bool = False
     if plus_one:
         return seal((scaled * seal(1.0 + weight.astype(jnp.float32))).astype(x.dtype))
     return seal(seal(scaled.astype(x.dtype)) * seal(weight.astype(x.dtype)))
+
+
+def add_norm(
+    x: jax.Array, y: jax.Array, weight: jax.Array, eps: float, plus_one: bool = False, numerics: Numerics = FAST
+) -> tuple[jax.Array, jax.Array]:
+    """x + y, and its norm: `rms_norm` of a residual stream and what is added to it."""
+
+    def plain(x: jax.Array, y: jax.Array, weight: jax.Array, numerics: Numerics = FAST) -> tuple[jax.Array, jax.Array]:
+        total = numerics.seal(x + y)
+        return total, rms_norm(total, weight, eps, plus_one, numerics)
+
+    if not (numerics.own and rows.fits(x)):
+        return plain(x, y, weight, numerics)
+    return with_gradient_of(plain, partial(rows.add_norm, eps=eps, plus_one=plus_one))(x, y, weight.astype(x.dtype))
 
 
 def rope_frequencies(rope: RopeSpec, head_dim: int) -> np.ndarray:
@@ -51,12 +70,14 @@ def rope_tables(positions: jax.Array, head_dim: int, rope: RopeSpec, numerics: N
 
 
 def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array, numerics: Numerics = FAST) -> jax.Array:
-    """Turn the pairs (i, i + k/2) of x [..., heads, k], the pairing of Hugging Face checkpoints."""
+    """Turn the pairs (i, i + k/2) of x [..., heads, k], the pairing of Hugging Face checkpoints; in float32, rounded once."""
+    if numerics.own and rows.turns(x):
+        return with_gradient_of(rotate, rows.turn)(x, cos, sin)
     seal = numerics.seal
-    first, second = jnp.split(seal(x), 2, axis=-1)
-    cos, sin = (seal(table[..., None, :].astype(x.dtype)) for table in (cos, sin))
+    first, second = jnp.split(seal(x).astype(jnp.float32), 2, axis=-1)
+    cos, sin = (table[..., None, :] for table in (cos, sin))
     turned = seal(seal(first * cos) - seal(second * sin)), seal(seal(second * cos) + seal(first * sin))
-    return seal(jnp.concatenate(turned, axis=-1))
+    return seal(jnp.concatenate(turned, axis=-1).astype(x.dtype))
 
 
 def soft_cap(x: jax.Array, cap: float | None, numerics: Numerics = FAST) -> jax.Array:
@@ -65,9 +86,11 @@ def soft_cap(x: jax.Array, cap: float | None, numerics: Numerics = FAST) -> jax.
 
 
 def gated(gate: jax.Array, up: jax.Array, name: str, numerics: Numerics = FAST) -> jax.Array:
-    """The gate's activation times `up`, in its dtype. Fast numerics do so in float32 and round once: XLA CPU is slow at bfloat16."""
-    wide = gate.dtype if numerics.exact else jnp.float32
-    return numerics.seal((activate(gate.astype(wide), name, numerics) * up.astype(wide)).astype(up.dtype))
+    """The gate's activation times `up`, of the same type; in float32, rounded once."""
+    if numerics.own and rows.fits(up):
+        return with_gradient_of(partial(gated, name=name), partial(rows.gate, activation=name))(gate, up)
+    seal, wide = numerics.seal, jnp.float32
+    return seal(seal(activate(seal(gate).astype(wide), name, numerics) * seal(up).astype(wide)).astype(up.dtype))
 
 
 def activate(x: jax.Array, name: str, numerics: Numerics = FAST) -> jax.Array:

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
+from slipstream.models.cpu import rows as by_kernels
 from slipstream.models.cpu.packed import Packed
+from slipstream.models.cpu.softmax import NEVER
 from slipstream.models.layers import soft_cap
 from slipstream.models.numerics import FAST, Numerics, no_gradient
 from slipstream.models.row_classes import times
@@ -22,7 +24,6 @@ from slipstream.models.spec import ModelSpec
 Arrays = TypeVar("Arrays", bound=tuple[jax.Array, ...])
 
 MAX_LOGITS = 4_194_304  # floats of logits alive at once in `selected_logprobs`: 16 MiB
-NEVER = -1e30  # logit of a padding row of the vocabulary; finite, so that 0 * log-prob is 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ def log_distribution(
     logits: jax.Array, temperature: jax.Array | float, rule: VocabularyRule = VocabularyRule(), numerics: Numerics = FAST
 ) -> jax.Array:
     """log softmax(logits / temperature) over the last axis, in float32; `logits` are already soft-capped."""
-    return _normalised(_scaled(logits, temperature, rule, numerics), numerics)[0]
+    return _normalised(logits, temperature, rule, numerics)[0]
 
 
 def select(log_probs: jax.Array, token_ids: jax.Array) -> jax.Array:
@@ -101,7 +102,7 @@ def _forward_rows(hidden: jax.Array, output: jax.Array, token_ids: jax.Array, te
     def chunk(inputs: tuple[jax.Array, jax.Array]) -> TokenLogprobs:
         states, ids = inputs
         logits = _logits(states, matrix, (rule, turned, numerics))
-        log_probs, total = _normalised(_scaled(logits, temperature, rule, numerics), numerics)
+        log_probs, total = _normalised(logits, temperature, rule, numerics)
         return TokenLogprobs(select(log_probs, ids), _entropy(log_probs), total[:, 0])
 
     positions, rows = hidden.shape[0], _rows_per_chunk(output.shape[0 if how[1] else 1])
@@ -135,7 +136,7 @@ def _backward_rows(how: _How, output: jax.Array, temperature: jax.Array, inputs:
     def one(total: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         states, ids, of_logprob, of_entropy, of_total = (part if part.ndim > 1 else part[:, None] for part in inputs)
         logits = _logits(states, matrix, (rule, turned, FAST))
-        log_probs, _ = _normalised(_scaled(logits, temperature, rule, FAST), FAST)
+        log_probs, _ = _normalised(logits, temperature, rule, FAST)
         probs = jnp.exp(log_probs)
         entropy = _entropy(log_probs)[:, None]
         dlogits = (ids == vocabulary) * of_logprob + probs * (of_total - of_logprob - of_entropy * (log_probs + entropy))
@@ -174,9 +175,13 @@ def _scaled(logits: jax.Array, temperature: jax.Array | float, rule: VocabularyR
     return scaled if rule.known is None else jnp.where(jnp.arange(logits.shape[-1]) < rule.known, scaled, NEVER)
 
 
-def _normalised(scaled: jax.Array, numerics: Numerics) -> tuple[jax.Array, jax.Array]:
-    """Log-probs [..., v], and the log-sum-exp [..., 1] that was taken off."""
-    seal = numerics.seal
+def _normalised(
+    logits: jax.Array, temperature: jax.Array | float, rule: VocabularyRule, numerics: Numerics
+) -> tuple[jax.Array, jax.Array]:
+    """Log-probs [n, v], and the log-sum-exp [n, 1] that was taken off. Without a gradient where `numerics` has kernels of ours."""
+    if numerics.own and by_kernels.fits(logits):
+        return by_kernels.log_softmax(logits, temperature, rule.known)
+    scaled, seal = _scaled(logits, temperature, rule, numerics), numerics.seal
     peak = jnp.max(scaled, axis=-1, keepdims=True)
     shifted = seal(scaled - peak)
     total = numerics.log(numerics.total(numerics.exp(shifted)))

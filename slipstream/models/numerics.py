@@ -35,6 +35,7 @@ class Numerics:
 
     exact: bool = False
     row_tile: int = 16  # every matrix product of exact mode gives the bits of one of so many rows; never 1, whose kernel is another
+    kernels: bool = False  # without being exact, as exact numerics are on CPUs: by kernels of ours wherever there is one
     query_tile: int = 8  # rows of one sequence that attend together where many are at hand (learning, prefill)
 
     def seal(self, x: jax.Array) -> jax.Array:
@@ -59,12 +60,12 @@ class Numerics:
         `turned`: the matrix lies as [o, i]. On devices that have no products of ours its bits are then others.
         """
         if isinstance(matrix, Packed):
-            return self.seal(packed.product(x, matrix).astype(x.dtype))  # XLA drops a rounding to bfloat16 that is widened at once
+            return packed.product(x, matrix, x.dtype)
         if not self.exact:
             return times(x, matrix, turned)
         flat = x.reshape(-1, x.shape[-1])
         (rows, width), columns = flat.shape, matrix.shape[0 if turned else 1]
-        if self.panels:
+        if self.own:
             found: Any = _by_panels(turned, flat, matrix)
         else:
             together = rows_at_once(self.row_tile, rows, width, columns, turned, flat.dtype.name, _compiler_options())
@@ -73,15 +74,16 @@ class Numerics:
 
     def laid_out(self, matrix: jax.Array, turned: bool = False) -> tuple[jax.Array | Packed, bool]:
         """A matrix as many products want it, and whether it still lies turned. For a loop's outside; has no gradient."""
-        return (packed.pack(matrix, turned=turned), False) if self.exact and self.panels else (matrix, turned)
+        return (packed.pack(matrix, turned=turned), False) if self.exact and self.own else (matrix, turned)
 
     @property
-    def panels(self) -> bool:
-        """Whether exact products are our own code."""
-        return packed.available()
+    def own(self) -> bool:
+        """Whether kernels of ours take the place of XLA's operations."""
+        return (self.exact or self.kernels) and packed.available()
 
 
 FAST, EXACT = Numerics(), Numerics(exact=True)
+SAMPLING = Numerics(kernels=True)  # fast numerics of samplers: XLA cannot split our kernels among devices, as it does for learners
 _KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander,small-while-loop-hoisting"}
 FEW_TILES = 4  # so many tiles are written out: a loop costs more than it saves
 HALVINGS = 4  # of a tree sum in one pass over the numbers
@@ -141,6 +143,23 @@ def _of_whole_vectors(function: Callable[[jax.Array], jax.Array], x: jax.Array) 
     return jax.lax.optimization_barrier(function(jax.lax.optimization_barrier(padded)))[: x.size].reshape(x.shape)
 
 
+def with_gradient_of(plain: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """`kernel` of arrays, whose backward pass is that of `plain`, the same mathematics in operations that have one."""
+
+    @jax.custom_vjp
+    def made(*arrays: jax.Array) -> Any:
+        return kernel(*arrays)
+
+    def saving(*arrays: jax.Array) -> tuple[Any, tuple[jax.Array, ...]]:
+        return kernel(*arrays), arrays
+
+    def backward(saved: tuple[jax.Array, ...], cotangent: Any) -> Any:
+        return jax.vjp(plain, *saved)[1](cotangent)
+
+    made.defvjp(saving, backward)
+    return made
+
+
 def no_gradient(integers: jax.Array) -> np.ndarray:
     """The cotangent of integers, for backward passes of our own."""
     return np.zeros(integers.shape, jax.dtypes.float0)
@@ -197,7 +216,7 @@ _tiled.defvjp(_tiled_saving, _tiled_backward)
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _by_panels(turned: bool, x: jax.Array, matrix: jax.Array) -> jax.Array:
-    return jax.lax.optimization_barrier(packed.product(x, packed.pack(matrix, turned=turned)).astype(x.dtype))
+    return packed.product(x, packed.pack(matrix, turned=turned), x.dtype)
 
 
 def _by_panels_saving(turned: bool, x: jax.Array, matrix: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:

@@ -4,6 +4,7 @@ Letters: n rows, i input features (one or more axes), o output features (one or 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -52,17 +53,35 @@ def project(
     `turned`: the weight is a matrix that lies as [o, i], and not quantised. A quantised weight is widened to x's dtype, exact for int8
     in bfloat16, and the scale is applied to the product.
     """
-    if isinstance(weight, Packed):
-        out = numerics.seal(_by_panels(x, weight, inputs).astype(x.dtype))
+    if _packed(weight) is not None:
+        out = _by_panels(x, [weight], inputs)[0]
     elif isinstance(weight, Quantised):
-        if isinstance(weight.stored, Packed):
-            product = _by_panels(x, weight.stored, inputs)
-        else:
-            product = _contract(x, weight.stored.astype(x.dtype), inputs, numerics).astype(jnp.float32)
+        assert isinstance(weight.stored, jax.Array)
+        product = _contract(x, weight.stored.astype(x.dtype), inputs, numerics).astype(jnp.float32)
         out = numerics.seal((product * weight.scale).astype(x.dtype))
     else:
+        assert isinstance(weight, jax.Array)
         wide = weight.astype(x.dtype)
         out = numerics.product(x, wide, turned) if turned else _contract(x, wide, inputs, numerics)
+    return _adapted(out, x, inputs, adapter, numerics)
+
+
+def project_each(x: jax.Array, weights: Sequence[tuple[Weight, Adapter | None]], numerics: Numerics = FAST) -> list[jax.Array]:
+    """`project` of the same rows by several weights: in one call where all are packed alike."""
+    matrices = [_packed(weight) for weight, _ in weights]
+    kinds = {None if matrix is None else (matrix.panels.dtype, matrix.panels.ndim) for matrix in matrices}
+    if None in kinds or len(kinds) > 1:
+        return [project(x, weight, adapter=adapter, numerics=numerics) for weight, adapter in weights]
+    outs = _by_panels(x, [weight for weight, _ in weights], 1)
+    return [_adapted(out, x, 1, adapter, numerics) for out, (_, adapter) in zip(outs, weights, strict=True)]
+
+
+def _packed(weight: Weight) -> Packed | None:
+    stored = weight.stored if isinstance(weight, Quantised) else weight
+    return stored if isinstance(stored, Packed) else None
+
+
+def _adapted(out: jax.Array, x: jax.Array, inputs: int, adapter: Adapter | None, numerics: Numerics) -> jax.Array:
     if adapter is None:
         return out
     low = _contract(x, adapter.down.astype(x.dtype), inputs, numerics)
@@ -77,7 +96,10 @@ def _contract(x: jax.Array, weight: jax.Array, inputs: int, numerics: Numerics) 
     return flat.reshape(*rows, *outs)
 
 
-def _by_panels(x: jax.Array, weight: Packed, inputs: int) -> jax.Array:
-    """In float32."""
+def _by_panels(x: jax.Array, weights: Sequence[Weight], inputs: int) -> list[jax.Array]:
+    """Of weights that are packed alike."""
     rows = x.shape[: x.ndim - inputs]
-    return packed.product(x.reshape(*rows, -1), weight).reshape(*rows, *weight.outputs)
+    matrices = [matrix for weight in weights if (matrix := _packed(weight)) is not None]
+    scales = [weight.scale.reshape(-1) for weight in weights if isinstance(weight, Quantised)]
+    found = packed.products(x.reshape(*rows, -1), matrices, x.dtype, scales or None)
+    return [out.reshape(*rows, *matrix.outputs) for out, matrix in zip(found, matrices, strict=True)]

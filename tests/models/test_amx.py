@@ -11,7 +11,7 @@ from slipstream.models.cpu import amx
 from slipstream.models.cpu.amx import BLOCK, INPUTS, amx_kernel
 from slipstream.models.cpu.compiled import optimised, tiles_here
 from slipstream.models.cpu.packed import pack, paired, product
-from slipstream.models.cpu.product import PANEL, ROW_CHUNK
+from slipstream.models.cpu.product import PANEL, ROW_CHUNK, Form
 from slipstream.models.cpu.tile import registers_of
 from slipstream.models.numerics import EXACT, FAST
 from slipstream.models.quant import arithmetic
@@ -139,6 +139,6 @@ def test_there_is_code_for_processors_with_tiles(stored: str) -> None:
     machine = llvm.Target.from_triple("x86_64-unknown-linux-gnu").create_target_machine(cpu="sapphirerapids", opt=3)
     held = registers_of({"avx512f": True}, "x86_64")
     assert held
-    text = machine.emit_assembly(optimised(amx_kernel(stored, held), machine))
+    text = machine.emit_assembly(optimised(amx_kernel(Form(stored=stored), held), machine))
     assert text.count("tdpbf16ps") >= 6  # two for the rows of one tile, four for those of two
     assert ("vperm" in text) == (stored != "bfloat16")

@@ -18,9 +18,9 @@ import pytest
 from slipstream.core.errors import UsageError
 from slipstream.models.cpu import handler, packed
 from slipstream.models.cpu.attention import attention_kernel
-from slipstream.models.cpu.compiled import optimised, register
+from slipstream.models.cpu.compiled import optimised, register, tiles_here
 from slipstream.models.cpu.packed import Packed, product
-from slipstream.models.cpu.product import BLOCK, PANEL, ROW_CHUNK, product_kernel
+from slipstream.models.cpu.product import BLOCK, PANEL, ROW_CHUNK, Form, product_kernel
 from slipstream.models.cpu.tile import STORED, Registers, registers_of
 from slipstream.models.numerics import EXACT, FAST
 from slipstream.models.panels import laid_out
@@ -76,6 +76,36 @@ def test_a_row_knows_nothing_of_the_others(stored: str) -> None:
         assert same_bits(product(x[first:end], laid), whole[first:end]), (first, end)
 
 
+IN_PAIRS = [False, pytest.param(True, marks=pytest.mark.skipif(not tiles_here(), reason="this processor multiplies no tiles (AMX)"))]
+
+
+@pytest.mark.parametrize("in_pairs", IN_PAIRS)
+@pytest.mark.parametrize("stored", ["bfloat16", "int8"])
+def test_several_matrices_in_one_call_give_the_bits_of_each_alone(stored: str, in_pairs: bool) -> None:
+    """Columns that fill panels, that end within one, and fewer than a vector; results rounded once, scaled before it."""
+    count = ROW_CHUNK + 5
+    matrices = [drawn(count, 96, columns, stored) for columns in (2 * PANEL, PANEL + 20, 3)]
+    x = matrices[0][0].astype(jnp.bfloat16)
+    laid = [packed.pack(matrix, in_pairs=in_pairs) for _, matrix in matrices]
+    scales = [jnp.linspace(0.1, 2.0, matrix.shape[1], dtype=jnp.float32) for _, matrix in matrices]
+    sums = [product(x, one) for one in laid]
+    for dtype in (jnp.float32, jnp.bfloat16):
+        for found, one in zip(packed.products(x, laid, dtype), sums, strict=True):
+            assert np.array_equal(found, one.astype(dtype))
+        for found, one, scale in zip(packed.products(x, laid, dtype, scales), sums, scales, strict=True):
+            assert np.array_equal(found, (one * scale).astype(dtype))
+
+
+def test_rounding_is_to_the_nearest_even_and_keeps_what_is_no_number() -> None:
+    numbers = np.float32([1.00390625, 1.01171875, -1.00390625, 3.4e38, np.inf, -np.inf, 1e-30, 0.0])  # halfway twice, to even
+    odd = np.uint32([0x7F800001, 0xFFFFFFFF, 0x7FC00000]).view(np.float32)
+    given = jnp.asarray(np.concatenate([numbers, odd]))
+    identity = pack(jnp.ones((1, 1), jnp.float32))
+    found = np.asarray(packed.product(given[:, None], identity, jnp.bfloat16))[:, 0]
+    assert np.array_equal(found[: len(numbers)], np.asarray(given.astype(jnp.bfloat16))[: len(numbers)])
+    assert np.isnan(found[len(numbers) :].astype(np.float32)).all()
+
+
 def test_no_rows_and_several_axes() -> None:
     x, matrix = drawn(6, 12, 5, "float32")
     assert product(x[:0], pack(matrix)).shape == (0, 5)
@@ -126,21 +156,21 @@ def test_exact_products_of_bfloat16_are_rounded_once() -> None:
 @pytest.mark.parametrize("held", [Registers(lanes=8, vectors=2, rows=6), Registers(lanes=4, vectors=4, rows=6)], ids=["avx2", "four lanes"])
 def test_other_processors_give_the_same_bits(held: Registers, stored: str) -> None:
     name = f"test_product_{held.lanes}_{stored}"
-    register(name, product_kernel(stored, held), "haswell")
+    register(name, product_kernel(Form(stored=stored), held), "haswell")
     x, matrix = drawn(29, 700, 3 * PANEL, stored)
     shape = jax.ShapeDtypeStruct((len(x), 3 * PANEL), jnp.float32)
     assert same_bits(jax.ffi.ffi_call(name, shape)(x, pack(matrix).panels), product(x, pack(matrix)))
 
 
-@pytest.mark.parametrize("make", [product_kernel, attention_kernel])
-def test_there_is_code_for_arm(make) -> None:
+@pytest.mark.parametrize(("make", "of"), [(product_kernel, Form(stored="bfloat16")), (attention_kernel, "bfloat16")])
+def test_there_is_code_for_arm(make, of) -> None:
     """Compiled, not run: vectors are multiplied and added in one instruction."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     machine = llvm.Target.from_triple("aarch64-unknown-linux-gnu").create_target_machine(cpu="neoverse-n1", opt=3)
     held = registers_of({}, "aarch64")
     assert held
-    text = machine.emit_assembly(optimised(make("bfloat16", held), machine))
+    text = machine.emit_assembly(optimised(make(of, held), machine))
     assert text.count("fmla") > 60
     assert "fmaf" not in text
 
@@ -190,7 +220,7 @@ def test_an_interface_of_another_version_is_refused(monkeypatch: pytest.MonkeyPa
     """So a later XLA with other structures ends in an error, not in wrong numbers."""
     monkeypatch.setattr(handler, "API_VERSION", (7, 0))
     with pytest.raises(jax.errors.JaxRuntimeError, match="version"):
-        register("test_version", product_kernel("float32", Registers(lanes=4, vectors=2, rows=2)))
+        register("test_version", product_kernel(Form(stored="float32"), Registers(lanes=4, vectors=2, rows=2)))
 
 
 @pytest.mark.parametrize(("family", "precision"), [("llama_tied", "f32"), ("qwen3", "bf16"), ("qwen2", "int8"), ("qwen3_moe", "int8")])

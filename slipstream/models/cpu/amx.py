@@ -20,7 +20,6 @@ from llvmlite import ir
 
 from slipstream.models.cpu.emit import (
     Builder,
-    Structure,
     Value,
     counting,
     declared,
@@ -37,7 +36,7 @@ from slipstream.models.cpu.emit import (
     pointer,
 )
 from slipstream.models.cpu.handler import Kernel
-from slipstream.models.cpu.product import JOB, PANEL, read_product, share_of
+from slipstream.models.cpu.product import PANEL, Form, Share, kernel_of
 from slipstream.models.cpu.tile import Registers, ask_for, size_of
 
 STORED = {"bfloat16": i16, "int8": i8, "float8_e4m3fn": i8}  # what the matrix may be of
@@ -59,18 +58,16 @@ def granted() -> bool:
     return sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _ASK_FOR_FEATURE, _TILE_DATA) == 0
 
 
-def amx_kernel(stored: str, held: Registers) -> Kernel:
-    """x bfloat16 [rows, width] and weights [panels, width / 2, PANEL, 2] of the type `stored` -> float32 [rows, panels PANEL].
+def amx_kernel(form: Form, held: Registers) -> Kernel:
+    """x bfloat16 [rows, width] and matrices [panels, width / 2, PANEL, 2] -> a result for each; see `product.kernel_of`.
 
-    The width is a multiple of `INPUTS`. A unit is one panel times a chunk of rows. int8 must not be -128.
+    The width is a multiple of `INPUTS`. int8 must not be -128.
     """
     assert 4 * held.lanes == _BYTES, "processors with tiles have the widest registers"
-    return Kernel(name=f"amx_{stored}", arguments=2, job=JOB, read=read_product, define_unit=partial(_define_unit, stored=stored))
+    return kernel_of(f"amx_{form.name}", form, i16, STORED[form.stored], partial(_multiply, form.stored))
 
 
-def _define_unit(module: ir.Module, job: Structure, *, stored: str) -> ir.Function:
-    made, builder = function(module, "unit", nothing, pointer, i64)
-    own = share_of(builder, job, *made.args, of_x=i16, of_weights=STORED[stored])
+def _multiply(stored: str, module: ir.Module, builder: Builder, own: Share, out: Value, stride: Value) -> None:
     block = _define_block(module)
     widened = builder.alloca(ir.ArrayType(i16, BLOCK * PANEL)) if stored != "bfloat16" else None
     if widened is not None:
@@ -82,9 +79,7 @@ def _define_unit(module: ir.Module, job: Structure, *, stored: str) -> ir.Functi
             builder.call(_define_widen(module, stored), [here, number, widened])
             here = widened
         start, add = element(builder, i16, own.x, inputs.index), builder.icmp_unsigned("!=", inputs.index, i64(0))
-        builder.call(block, [start, own.width, own.rows, number, here, own.out, own.columns, add])
-    builder.ret_void()
-    return made
+        builder.call(block, [start, own.width, own.rows, number, here, out, stride, add])
 
 
 def _define_widen(module: ir.Module, stored: str) -> ir.Function:

@@ -1,10 +1,11 @@
 """What writing LLVM code needs again and again: types, counted loops, elements of arrays, fields of structures."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
 from llvmlite import ir
 
 Value: TypeAlias = Any  # llvmlite has no types that hold
@@ -26,7 +27,7 @@ class Loop:
 
 
 @contextmanager
-def counting(builder: Builder, first: Value, end: Value, step: int = 1, carried: Sequence[Value] = ()) -> Iterator[Loop]:
+def counting(builder: Builder, first: Value, end: Value, step: int | Value = 1, carried: Sequence[Value] = ()) -> Iterator[Loop]:
     """The body of `for index in range(first, end, step)` (unsigned); the builder stands behind the loop afterwards."""
     before = builder.block
     head, body, after = (builder.append_basic_block() for _ in range(3))
@@ -39,7 +40,7 @@ def counting(builder: Builder, first: Value, end: Value, step: int = 1, carried:
     builder.position_at_end(body)
     loop = Loop(index, now)
     yield loop
-    index.add_incoming(builder.add(index, i64(step)), builder.block)
+    index.add_incoming(builder.add(index, i64(step) if isinstance(step, int) else step), builder.block)
     for phi, start, then in zip(now, carried, loop.then, strict=True):
         phi.add_incoming(start, before)
         phi.add_incoming(then, builder.block)
@@ -82,6 +83,42 @@ class Structure:
             builder.store(value, self.at(builder, base, name))
 
 
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Arithmetic on vectors of `lanes` numbers."""
+
+    builder: Builder
+    lanes: int
+
+    @property
+    def kind(self) -> ir.VectorType:
+        return ir.VectorType(f32, self.lanes)
+
+    @property
+    def whole(self) -> ir.VectorType:
+        return ir.VectorType(i32, self.lanes)
+
+    def number(self, value: float) -> ir.Constant:
+        """One number in all lanes. LLVM takes only constants that float32 holds."""
+        return ir.Constant(self.kind, [float(np.float32(value))] * self.lanes)
+
+    def integer(self, value: int) -> ir.Constant:
+        """The same of int32."""
+        return ir.Constant(self.whole, [value] * self.lanes)
+
+    def known(self, name: str, *vectors: Value) -> Value:
+        """A function of float32 that LLVM knows, such as `fma`."""
+        called = declared(self.builder.module, f"llvm.{name}.v{self.lanes}f32", self.kind, *[self.kind] * len(vectors))
+        return self.builder.call(called, vectors)
+
+    def polynomial(self, coefficients: Sequence[float], x: Value) -> Value:
+        """Their sum times powers of x, the constant one first."""
+        *others, found = map(self.number, coefficients)
+        for coefficient in reversed(others):
+            found = self.known("fma", found, x, coefficient)
+        return found
+
+
 def function(module: ir.Module, name: str, returns: Type, *arguments: Type, public: bool = False) -> tuple[ir.Function, Builder]:
     """A new function and a builder at its start."""
     made = ir.Function(module, ir.FunctionType(returns, arguments), name)
@@ -103,3 +140,13 @@ def least(builder: Builder, first: Value, second: Value) -> Value:
 def most(builder: Builder, first: Value, second: Value) -> Value:
     """The larger of two unsigned numbers."""
     return builder.select(builder.icmp_unsigned(">", first, second), first, second)
+
+
+def folded(builder: Builder, vector: Value, fold: Callable[[Value, Value], Value]) -> Value:
+    """A vector's lanes made one, in a tree: halves are folded until one is left."""
+    lanes = vector.type.count
+    while lanes > 1:
+        lanes //= 2
+        halves = (ir.Constant(ir.VectorType(i32, lanes), list(range(first, first + lanes))) for first in (0, lanes))
+        vector = fold(*(builder.shuffle_vector(vector, vector, half) for half in halves))
+    return builder.extract_element(vector, i32(0))

@@ -6,6 +6,7 @@ Weights that are packed once are read at the speed of memory, bfloat16 and int8 
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from slipstream.core.errors import UsageError
 from slipstream.models.cpu import amx
 from slipstream.models.cpu.compiled import held_here, known, tiles_here
-from slipstream.models.cpu.product import PANEL, product_kernel
+from slipstream.models.cpu.product import PANEL, Form, product_kernel
 from slipstream.models.cpu.tile import STORED
 
 
@@ -74,19 +75,29 @@ def pack(matrix: jax.Array, inputs: int = 1, *, turned: bool = False, in_pairs: 
     return Packed(panels=by_panels.transpose(0, 2, 1), outputs=outputs)
 
 
-def product(x: jax.Array, matrix: Packed) -> jax.Array:
-    """x [..., i] times the matrix, float32 [..., o], o flat. Needs `available()`. A matrix in pairs takes x of bfloat16.
+def product(x: jax.Array, matrix: Packed, dtype: jnp.dtype | type = jnp.float32) -> jax.Array:
+    """x [..., i] times the matrix, [..., o], o flat; see `products`."""
+    return products(x, [matrix], dtype)[0]
 
-    A row's bits depend on the row and the matrix alone; see `product.py` and `amx.py`.
+
+def products(
+    x: jax.Array, matrices: Sequence[Packed], dtype: jnp.dtype | type, scales: Sequence[jax.Array] | None = None
+) -> list[jax.Array]:
+    """x [..., i] times each matrix, [..., o] in `dtype` (float32 or bfloat16), o flat; with `scales` [o], times them. In one call, because
+    threads meet at the end of each. Matrices are of one type, all in pairs or none. Needs `available()`. Pairs take x of bfloat16.
+
+    Sums are float32 and rounded once. A row's bits depend on the row and the matrix alone; see `product.py` and `amx.py`.
     """
     assert available()
-    flat = x.reshape(-1, x.shape[-1])
-    panels, columns = matrix.panels, math.prod(matrix.outputs)
-    if panels.ndim == 4:
+    flat, first = x.reshape(-1, x.shape[-1]), matrices[0].panels
+    form = Form(stored=first.dtype.name, out=jnp.dtype(dtype).name, matrices=len(matrices), scaled=scales is not None)
+    if first.ndim == 4:
         assert x.dtype == jnp.bfloat16, x.dtype
-        kernel = known(amx.amx_kernel, panels.dtype.name)
+        kernel = known(amx.amx_kernel, form)
     else:
-        flat, kernel = flat.astype(jnp.float32), known(product_kernel, panels.dtype.name)
-    shape = jax.ShapeDtypeStruct((flat.shape[0], panels.shape[0] * PANEL), jnp.float32)
-    out = jax.ffi.ffi_call(kernel, shape)(flat, panels)
-    return out[:, :columns].reshape(*x.shape[:-1], columns)
+        flat, kernel = flat.astype(jnp.float32), known(product_kernel, form)
+    columns = [math.prod(matrix.outputs) for matrix in matrices]
+    stored = [matrix.panels.shape[0] * PANEL if form.direct else own for matrix, own in zip(matrices, columns, strict=True)]
+    shapes = tuple(jax.ShapeDtypeStruct((flat.shape[0], own), dtype) for own in stored)
+    found = jax.ffi.ffi_call(kernel, shapes)(flat, *(matrix.panels for matrix in matrices), *(scales or ()))
+    return [out[:, :own].reshape(*x.shape[:-1], own) for out, own in zip(found, columns, strict=True)]

@@ -83,7 +83,7 @@ class Tile:
                 ask_for(
                     module, builder, element(builder, kind, at, builder.mul(column_stride, i64(self.ahead))), self.width * size_of(kind)
                 )
-            widened = {place: _widened(builder, self.stored, at, place, self.lanes) for place in places}
+            widened = {place: vector_of(builder, self.stored, element(builder, kind, at, i64(place)), self.lanes) for place in places}
             spread = [spread_out(builder, builder.load(element(builder, f32, own, loop.index), typ=f32), self.lanes) for own in own_x]
             loop.then = [builder.call(fused, [spread[row], widened[place], now]) for (row, place), now in zip(cells, loop.now, strict=True)]
         targets = [element(builder, f32, out, builder.add(builder.mul(out_stride, i64(row)), i64(place))) for row, place in cells]
@@ -120,16 +120,36 @@ def size_of(kind: Type) -> int:
     return 4 if kind is f32 else kind.width // 8
 
 
-def _widened(builder: Builder, stored: str, at: Value, place: int, lanes: int) -> Value:
-    """Stored numbers as float32, which holds them all."""
+def vector_of(builder: Builder, stored: str, at: Value, lanes: int) -> Value:
+    """Numbers from an address on as float32, which holds them all."""
     kind, wide = STORED[stored], ir.VectorType(i32, lanes)
-    loaded = builder.load(element(builder, kind, at, i64(place)), align=size_of(kind), typ=ir.VectorType(kind, lanes))
+    loaded = builder.load(at, align=size_of(kind), typ=ir.VectorType(kind, lanes))
     if stored == "float32":
         return loaded
     if stored == "int8":
         return builder.sitofp(builder.sext(loaded, wide), ir.VectorType(f32, lanes))
     upper_half = ir.Constant(wide, [16] * lanes)  # which is what bfloat16 is of float32
     return builder.bitcast(builder.shl(builder.zext(loaded, wide), upper_half), ir.VectorType(f32, lanes))
+
+
+def store_as(builder: Builder, stored: str, vector: Value, at: Value) -> None:
+    """A vector of float32 to an address, as float32 or rounded to the nearest bfloat16 (of two equally near ones the even one)."""
+    if stored == "float32":
+        builder.store(vector, at, align=4)
+        return
+    lanes = vector.type.count
+    wide = ir.VectorType(i32, lanes)
+
+    def number(value: int) -> Value:
+        return ir.Constant(wide, [value] * lanes)
+
+    bits = builder.bitcast(vector, wide)
+    upper = builder.lshr(bits, number(16))
+    half = builder.add(builder.and_(upper, number(1)), number(0x7FFF))
+    rounded = builder.lshr(builder.add(bits, half), number(16))
+    quiet = builder.or_(upper, number(0x40))  # what is no number must not round to infinity
+    found = builder.select(builder.fcmp_unordered("uno", vector, vector), quiet, rounded)
+    builder.store(builder.trunc(found, ir.VectorType(i16, lanes)), at, align=2)
 
 
 def ask_for(module: ir.Module, builder: Builder, address: Value, size: int) -> None:
