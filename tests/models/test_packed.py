@@ -132,7 +132,7 @@ def test_other_processors_give_the_same_bits(held: Registers, stored: str) -> No
     assert same_bits(jax.ffi.ffi_call(name, shape)(x, pack(matrix).panels), product(x, pack(matrix)))
 
 
-@pytest.mark.parametrize("make", [product_kernel, attention_kernel])
+@pytest.mark.parametrize("make", [product_kernel, partial(attention_kernel, "bfloat16")], ids=["products", "attention"])
 def test_there_is_code_for_arm(make) -> None:
     """Compiled, not run: vectors are multiplied and added in one instruction."""
     llvm.initialize_all_targets()

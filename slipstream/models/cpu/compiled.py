@@ -33,11 +33,11 @@ def tiles_here() -> bool:
 
 
 @cache
-def known(make: Callable[[str, Registers], Kernel], stored: str) -> str:
-    """The name by which XLA knows a kernel for this processor, compiled when first wanted."""
+def known(make: Callable[..., Kernel], *types: str) -> str:
+    """The name by which XLA knows the kernel `make(*types, registers)` for this processor, compiled when first wanted."""
     held = held_here()
     assert held, "no kernels of ours on this processor"
-    kernel = make(stored, held)
+    kernel = make(*types, held)
     name = f"slipstream_{kernel.name}"
     register(name, kernel)
     return name

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
 from llvmlite import ir
 
 Value: TypeAlias = Any  # llvmlite has no types that hold
@@ -80,6 +81,42 @@ class Structure:
         """Fields stored."""
         for name, value in values.items():
             builder.store(value, self.at(builder, base, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Arithmetic on vectors of `lanes` numbers."""
+
+    builder: Builder
+    lanes: int
+
+    @property
+    def kind(self) -> ir.VectorType:
+        return ir.VectorType(f32, self.lanes)
+
+    @property
+    def whole(self) -> ir.VectorType:
+        return ir.VectorType(i32, self.lanes)
+
+    def number(self, value: float) -> ir.Constant:
+        """One number in all lanes. LLVM takes only constants that float32 holds."""
+        return ir.Constant(self.kind, [float(np.float32(value))] * self.lanes)
+
+    def integer(self, value: int) -> ir.Constant:
+        """The same of int32."""
+        return ir.Constant(self.whole, [value] * self.lanes)
+
+    def intrinsic(self, name: str, *vectors: Value) -> Value:
+        """A function of float32 that LLVM knows, such as `fma`."""
+        called = declared(self.builder.module, f"llvm.{name}.v{self.lanes}f32", self.kind, *[self.kind] * len(vectors))
+        return self.builder.call(called, vectors)
+
+    def polynomial(self, coefficients: Sequence[float], x: Value) -> Value:
+        """Their sum times powers of x, the constant one first."""
+        *others, found = map(self.number, coefficients)
+        for coefficient in reversed(others):
+            found = self.intrinsic("fma", found, x, coefficient)
+        return found
 
 
 def function(module: ir.Module, name: str, returns: Type, *arguments: Type, public: bool = False) -> tuple[ir.Function, Builder]:

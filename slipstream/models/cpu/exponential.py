@@ -2,10 +2,9 @@
 
 import math
 
-import numpy as np
 from llvmlite import ir
 
-from slipstream.models.cpu.emit import Builder, Value, declared, f32, function, i32
+from slipstream.models.cpu.emit import Builder, Value, Vectors, f32, function, i32
 
 LOWEST = -87.0  # below it the result is 0; exp(-87) is nearly the smallest normal number
 _DEGREE = 7  # of the Taylor polynomial; within half of log 2 its error is below a unit in the last place
@@ -15,27 +14,22 @@ _ONE = 0x3F800000  # the bits of 1.0
 
 
 def define_exponential(module: ir.Module, lanes: int) -> ir.Function:
-    """`<lanes x float> exponential(<lanes x float>)`; exp(0) is 1 exactly, NaN stays NaN."""
-    vector, whole = ir.VectorType(f32, lanes), ir.VectorType(i32, lanes)
-    made, builder = function(module, "exponential", vector, vector)
-    (x,) = made.args
-    fused = declared(module, f"llvm.fma.v{lanes}f32", vector, vector, vector, vector)
-
-    def number(value: float) -> Value:
-        return ir.Constant(vector, [_rounded(value)] * lanes)
-
-    def fma(a: Value, b: Value, c: Value) -> Value:
-        return builder.call(fused, [a, b, c])
-
-    shifted = fma(x, number(1 / math.log(2)), number(_SHIFT))
-    halvings = builder.fsub(shifted, number(_SHIFT))
-    rest = fma(halvings, number(-_LOG2_LOW), fma(halvings, number(-_LOG2_HIGH), x))
-    found = number(1 / math.factorial(_DEGREE))
-    for power in reversed(range(_DEGREE)):
-        found = fma(found, rest, number(1 / math.factorial(power)))
-    bits = builder.shl(builder.bitcast(shifted, whole), ir.Constant(whole, [23] * lanes))
-    scaled = builder.fmul(found, builder.bitcast(builder.add(bits, ir.Constant(whole, [_ONE] * lanes)), vector))
-    builder.ret(builder.select(builder.fcmp_ordered("<", x, number(LOWEST)), number(0.0), scaled))
+    """`<lanes x float> exponential(<lanes x float>)`; exp(0) is 1 exactly, NaN stays NaN. Asked for again, it is the same function."""
+    name = f"exponential_{lanes}"
+    if name in module.globals:
+        return module.globals[name]
+    vector = ir.VectorType(f32, lanes)
+    made, builder = function(module, name, vector, vector)
+    (x,), vectors = made.args, Vectors(builder, lanes)
+    shift = vectors.number(_SHIFT)
+    shifted = vectors.intrinsic("fma", x, vectors.number(1 / math.log(2)), shift)
+    halvings = builder.fsub(shifted, shift)
+    rest = vectors.intrinsic("fma", halvings, vectors.number(-_LOG2_HIGH), x)
+    rest = vectors.intrinsic("fma", halvings, vectors.number(-_LOG2_LOW), rest)
+    found = vectors.polynomial([1 / math.factorial(power) for power in range(_DEGREE + 1)], rest)
+    bits = builder.shl(builder.bitcast(shifted, vectors.whole), vectors.integer(23))
+    scaled = builder.fmul(found, builder.bitcast(builder.add(bits, vectors.integer(_ONE)), vector))
+    builder.ret(builder.select(builder.fcmp_ordered("<", x, vectors.number(LOWEST)), vectors.number(0.0), scaled))
     return made
 
 
@@ -45,8 +39,3 @@ def halved(builder: Builder, vector: Value, lanes: int) -> tuple[Value, Value]:
     places = [ir.Constant(ir.VectorType(i32, half), list(range(first, first + half))) for first in (0, half)]
     lower, upper = (builder.shuffle_vector(vector, vector, place) for place in places)
     return lower, upper
-
-
-def _rounded(value: float) -> float:
-    """LLVM takes only constants that float32 holds."""
-    return float(np.float32(value))

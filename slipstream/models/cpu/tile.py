@@ -13,6 +13,7 @@ from slipstream.models.cpu.emit import (
     Builder,
     Type,
     Value,
+    Vectors,
     counting,
     declared,
     element,
@@ -83,9 +84,9 @@ class Tile:
                 ask_for(
                     module, builder, element(builder, kind, at, builder.mul(column_stride, i64(self.ahead))), self.width * size_of(kind)
                 )
-            widened = {place: _widened(builder, self.stored, at, place, self.lanes) for place in places}
+            wide = {place: widened(builder, self.stored, at, place, self.lanes) for place in places}
             spread = [spread_out(builder, builder.load(element(builder, f32, own, loop.index), typ=f32), self.lanes) for own in own_x]
-            loop.then = [builder.call(fused, [spread[row], widened[place], now]) for (row, place), now in zip(cells, loop.now, strict=True)]
+            loop.then = [builder.call(fused, [spread[row], wide[place], now]) for (row, place), now in zip(cells, loop.now, strict=True)]
         targets = [element(builder, f32, out, builder.add(builder.mul(out_stride, i64(row)), i64(place))) for row, place in cells]
         with builder.if_else(add) as (then, otherwise):
             with then:
@@ -120,8 +121,8 @@ def size_of(kind: Type) -> int:
     return 4 if kind is f32 else kind.width // 8
 
 
-def _widened(builder: Builder, stored: str, at: Value, place: int, lanes: int) -> Value:
-    """Stored numbers as float32, which holds them all."""
+def widened(builder: Builder, stored: str, at: Value, place: int, lanes: int) -> Value:
+    """Stored numbers, from a place on, as float32, which holds them all."""
     kind, wide = STORED[stored], ir.VectorType(i32, lanes)
     loaded = builder.load(element(builder, kind, at, i64(place)), align=size_of(kind), typ=ir.VectorType(kind, lanes))
     if stored == "float32":
@@ -130,6 +131,20 @@ def _widened(builder: Builder, stored: str, at: Value, place: int, lanes: int) -
         return builder.sitofp(builder.sext(loaded, wide), ir.VectorType(f32, lanes))
     upper_half = ir.Constant(wide, [16] * lanes)  # which is what bfloat16 is of float32
     return builder.bitcast(builder.shl(builder.zext(loaded, wide), upper_half), ir.VectorType(f32, lanes))
+
+
+def rounded(builder: Builder, stored: str, numbers: Value, lanes: int) -> Value:
+    """float32 as it is stored: bfloat16 is the nearest one, of two as near the even one. NaN stays NaN."""
+    if stored == "float32":
+        return numbers
+    assert stored == "bfloat16", stored
+    vectors = Vectors(builder, lanes)
+    bits, sixteen = builder.bitcast(numbers, vectors.whole), vectors.integer(16)
+    odd = builder.and_(builder.lshr(bits, sixteen), vectors.integer(1))
+    nearest = builder.add(bits, builder.add(odd, vectors.integer(0x7FFF)))
+    quiet = builder.or_(bits, vectors.integer(0x400000))  # what says that it is no number must not be in the half that is dropped
+    upper = builder.lshr(builder.select(builder.fcmp_unordered("uno", numbers, numbers), quiet, nearest), sixteen)
+    return builder.trunc(upper, ir.VectorType(i16, lanes))
 
 
 def ask_for(module: ir.Module, builder: Builder, address: Value, size: int) -> None:
