@@ -175,9 +175,7 @@ def _scaled(logits: jax.Array, temperature: jax.Array | float, rule: VocabularyR
     return scaled if rule.known is None else jnp.where(jnp.arange(logits.shape[-1]) < rule.known, scaled, NEVER)
 
 
-def _normalised(
-    logits: jax.Array, temperature: jax.Array | float, rule: VocabularyRule, numerics: Numerics
-) -> tuple[jax.Array, jax.Array]:
+def _normalised(logits: jax.Array, temperature: jax.Array | float, rule: VocabularyRule, numerics: Numerics) -> tuple[jax.Array, jax.Array]:
     """Log-probs [n, v], and the log-sum-exp [n, 1] that was taken off. Without a gradient where `numerics` has kernels of ours."""
     if numerics.own and by_kernels.fits(logits):
         return by_kernels.log_softmax(logits, temperature, rule.known)

@@ -26,7 +26,7 @@ import numpy as np
 
 from slipstream.models.cpu import packed
 from slipstream.models.cpu.packed import Packed
-from slipstream.models.row_classes import rows_at_once, times
+from slipstream.models.row_classes import MOST_ROWS, rows_at_once, times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +71,22 @@ class Numerics:
             together = rows_at_once(self.row_tile, rows, width, columns, turned, flat.dtype.name, _compiler_options())
             found = _tiled(together, turned, flat, matrix)
         return found.reshape(*x.shape[:-1], columns)
+
+    def batched(self, x: jax.Array, matrices: jax.Array) -> jax.Array:
+        """x [u, g, m, i] times matrices [u, g, i, o], summed in float32, which it stays: the products of attention.
+
+        On CPUs exact ones are of 2 to `MOST_ROWS` rows of float32, where XLA sums in one order: processors with tiles multiply bfloat16 in
+        another order where there are more rows.
+        """
+        if not self.exact:
+            return _batched(x, matrices)
+        x, matrices = self.seal(x), self.seal(matrices)  # before they are widened, or XLA may drop the rounding to bfloat16
+        if jax.default_backend() == "cpu":
+            x, matrices = self.seal(x.astype(jnp.float32)), self.seal(matrices.astype(jnp.float32))
+        rows = x.shape[2]
+        enough = self.seal(jnp.repeat(x, 2, axis=2)) if rows == 1 else x
+        parts = [self.seal(_batched(self.seal(part), matrices)) for part in jnp.array_split(enough, -(-rows // MOST_ROWS), axis=2)]
+        return self.seal(jnp.concatenate(parts, axis=2)[:, :, :rows])
 
     def laid_out(self, matrix: jax.Array, turned: bool = False) -> tuple[jax.Array | Packed, bool]:
         """A matrix as many products want it, and whether it still lies turned. For a loop's outside; has no gradient."""
@@ -134,6 +150,10 @@ def barriers_hold() -> bool:
 
 def _compiler_options() -> dict[str, str] | None:
     return _KEEP_BARRIERS if jax.default_backend() == "cpu" else None
+
+
+def _batched(x: jax.Array, matrices: jax.Array) -> jax.Array:
+    return jnp.einsum("ugmi,ugio->ugmo", x, matrices, preferred_element_type=jnp.float32)
 
 
 def _of_whole_vectors(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:

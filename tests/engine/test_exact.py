@@ -20,7 +20,7 @@ from tests.engine.small import drain, request
 from tests.goldens.read import FAMILIES
 
 IN_CI = (("gemma3", "f32"), ("qwen3", "bf16"))  # windows, norms around each part, tied; normalised q and k, untied
-CAPPED = ("gemma2", "f32")  # soft caps, so XLA attends
+FURTHER = (("gemma2", "bf16"), ("llama", "bf16"))  # soft caps; heads of 8, so XLA attends
 ELSEWHERE = [(family, precision) for family in FAMILIES for precision in ("f32", "bf16") if (family, precision) not in IN_CI]
 FAST_CELLS = (
     *("sampler: alone", "sampler: other company", "sampler: joining, leaving", "sampler: shuffled pages", "sampler: turns, pages kept"),
@@ -41,8 +41,9 @@ def test_every_bit_is_the_same(family: str, precision: str, cell: str) -> None:
 
 
 @pytest.mark.parametrize("cell", ["sampler: other company", "learner: packed, scan"])
-def test_every_bit_is_the_same_where_xla_attends(cell: str) -> None:
-    check([cell], *CAPPED)
+@pytest.mark.parametrize(("family", "precision"), FURTHER)
+def test_so_it_is_where_scores_are_capped_and_where_xla_attends(family: str, precision: str, cell: str) -> None:
+    check([cell], family, precision)
 
 
 def test_a_rounding_to_bfloat16_that_is_widened_at_once_is_kept() -> None:
@@ -87,7 +88,7 @@ def test_exact_mode_never_computes_as_fast_mode_does(monkeypatch: pytest.MonkeyP
 
         return call
 
-    for name in ("seal", "total", "exp", "log", "product"):
+    for name in ("seal", "total", "exp", "log", "product", "batched"):
         monkeypatch.setattr(Numerics, name, exact_only(name))
     spec = replace(small.SPEC, context=66)
     requests = [request("a", [1, 2, 3], stop_ids=()), replace(request("b", [4], stop_ids=()), top_k=5, top_p=0.9)]

@@ -57,7 +57,7 @@ def by_page(
         return units_by_page(q[:, None], keys, values, tables, positions[:, None], window, rule, numerics)[0][:, 0]
 
     n = q.shape[0]
-    if _own_kernel(values, rule) or n % TOGETHER or n == TOGETHER or tables.shape[1] == 1 or jax.default_backend() != "cpu":
+    if _own_kernel(values) or n % TOGETHER or n == TOGETHER or tables.shape[1] == 1 or jax.default_backend() != "cpu":
         return walk((q, tables, positions))
     some = jax.tree.map(lambda array: array.reshape(-1, TOGETHER, *array.shape[1:]), (q, tables, positions))
     return jax.lax.map(walk, some).reshape(q.shape)
@@ -82,9 +82,9 @@ def units_by_page(
     _, g, page, _ = values.shape
     seal = numerics.seal
     keys, values = as_stored(keys), as_stored(values)
-    if _own_kernel(values, rule):
-        mixed, peak, total = own.attend(seal(q), keys, values, tables, positions, window, rule.scale)
-        return seal(mixed.astype(q.dtype)), peak + jnp.log(total)
+    if _own_kernel(values):
+        mixed, peak, total = own.attend(seal(q), keys, values, tables, positions, window, rule.scale, rule.softcap)
+        return mixed, peak + jnp.log(total)
     grouped = seal(q.reshape(u, x, g, h // g, width).swapaxes(1, 2).reshape(u, g, -1, width))  # [u, g, m, k], m = x r
 
     def back(array: jax.Array) -> jax.Array:
@@ -96,12 +96,12 @@ def units_by_page(
         allowed = within(positions[:, :, None], block * page + jnp.arange(page), window)  # [u, x, B]
         v = jnp.where(allowed.any(axis=1)[:, None, :, None], v, 0)
         seen = jnp.repeat(allowed, h // g, axis=1)[:, None]
-        products = seal(jnp.einsum("ugmk,ugkB->ugmB", grouped, seal(k), preferred_element_type=jnp.float32))
+        products = numerics.batched(grouped, k)
         scores = jnp.where(seen, capped(products, rule, numerics), MASKED)
         higher = jnp.maximum(peak, scores.max(axis=-1, keepdims=True))
         weights = seal(jnp.where(seen, numerics.exp(seal(scores - higher)), 0.0))
         shrink = numerics.exp(seal(peak - higher))
-        added = seal(jnp.einsum("ugmB,ugBk->ugmk", seal(weights.astype(v.dtype)), seal(v), preferred_element_type=jnp.float32))
+        added = numerics.batched(weights.astype(v.dtype), v)
         return higher, seal(seal(total * shrink) + numerics.total(weights)), seal(seal(mixed * shrink) + added)
 
     start = (jnp.full((u, g, grouped.shape[2], 1), MASKED), jnp.zeros((u, g, grouped.shape[2], 1)), jnp.zeros(grouped.shape))
@@ -109,9 +109,9 @@ def units_by_page(
     return back(seal(seal(mixed / total).astype(q.dtype))), back(peak + jnp.log(total))[..., 0]
 
 
-def _own_kernel(values: jax.Array, rule: AttentionRule) -> bool:
+def _own_kernel(values: jax.Array) -> bool:
     page, width = values.shape[-2:]
-    return own.attends(width, page) and rule.softcap is None
+    return own.attends(width, page)
 
 
 def page_of(tables: jax.Array, positions: jax.Array, page_tokens: int) -> jax.Array:

@@ -7,7 +7,7 @@ from llvmlite import ir
 
 from slipstream.models.cpu.emit import Builder, Structure, Type, Value, counting, element, f32, function, i32, i64, least, nothing, pointer
 from slipstream.models.cpu.handler import Call, Kernel
-from slipstream.models.cpu.tile import STORED, store_as, vector_of
+from slipstream.models.cpu.tile import STORED, store_as, widened
 
 LANES = 16  # numbers that are looked at together; widths are multiples of it
 TOGETHER = 16  # rows of a unit, where they are short
@@ -25,7 +25,7 @@ class Row:
 
     def load(self, name: str, stored: str, place: Value, lanes: int = LANES) -> Value:
         """Numbers of an array from a place on, as float32."""
-        return vector_of(self.builder, stored, self._at(name, stored, place), lanes)
+        return widened(self.builder, stored, self._at(name, stored, place), lanes)
 
     def store(self, name: str, stored: str, place: Value, vector: Value) -> None:
         """float32 to a place of an array, rounded to its type."""

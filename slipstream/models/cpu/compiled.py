@@ -4,7 +4,6 @@ import platform
 import sys
 from collections.abc import Callable, Hashable
 from functools import cache
-from typing import Any
 
 import jax
 import llvmlite.binding as llvm
@@ -34,11 +33,11 @@ def tiles_here() -> bool:
 
 
 @cache
-def known(make: Callable[[Any, Registers], Kernel], of: Hashable) -> str:
-    """The name by which XLA knows the kernel `make(of, ...)` for this processor, compiled when first wanted."""
+def known(make: Callable[..., Kernel], *of: Hashable) -> str:
+    """The name by which XLA knows the kernel `make(*of, registers)` for this processor, compiled when first wanted."""
     held = held_here()
     assert held, "no kernels of ours on this processor"
-    kernel = make(of, held)
+    kernel = make(*of, held)
     name = f"slipstream_{kernel.name}"
     register(name, kernel)
     return name

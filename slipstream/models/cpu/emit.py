@@ -106,7 +106,7 @@ class Vectors:
         """The same of int32."""
         return ir.Constant(self.whole, [value] * self.lanes)
 
-    def known(self, name: str, *vectors: Value) -> Value:
+    def intrinsic(self, name: str, *vectors: Value) -> Value:
         """A function of float32 that LLVM knows, such as `fma`."""
         called = declared(self.builder.module, f"llvm.{name}.v{self.lanes}f32", self.kind, *[self.kind] * len(vectors))
         return self.builder.call(called, vectors)
@@ -115,7 +115,7 @@ class Vectors:
         """Their sum times powers of x, the constant one first."""
         *others, found = map(self.number, coefficients)
         for coefficient in reversed(others):
-            found = self.known("fma", found, x, coefficient)
+            found = self.intrinsic("fma", found, x, coefficient)
         return found
 
 

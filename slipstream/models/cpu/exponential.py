@@ -1,10 +1,10 @@
-"""exp of vectors of numbers up to 0, and log, to about one unit in the last place, with the same bits on every processor."""
+"""exp of vectors of numbers up to 0, and log, to one or two units in the last place, with the same bits on every processor."""
 
 import math
 
 from llvmlite import ir
 
-from slipstream.models.cpu.emit import Builder, Value, Vectors, f32, function, i32
+from slipstream.models.cpu.emit import Vectors, f32, function
 
 LOWEST = -87.0  # below it the result is 0; exp(-87) is nearly the smallest normal number
 _DEGREE = 7  # of the Taylor polynomial; within half of log 2 its error is below a unit in the last place
@@ -23,10 +23,10 @@ def define_exponential(module: ir.Module, lanes: int) -> ir.Function:
     made, builder = function(module, name, vector, vector)
     (x,), vectors = made.args, Vectors(builder, lanes)
     shift = vectors.number(_SHIFT)
-    shifted = vectors.known("fma", x, vectors.number(1 / math.log(2)), shift)
+    shifted = vectors.intrinsic("fma", x, vectors.number(1 / math.log(2)), shift)
     halvings = builder.fsub(shifted, shift)
-    rest = vectors.known("fma", halvings, vectors.number(-_LOG2_HIGH), x)
-    rest = vectors.known("fma", halvings, vectors.number(-_LOG2_LOW), rest)
+    rest = vectors.intrinsic("fma", halvings, vectors.number(-_LOG2_HIGH), x)
+    rest = vectors.intrinsic("fma", halvings, vectors.number(-_LOG2_LOW), rest)
     found = vectors.polynomial([1 / math.factorial(power) for power in range(_DEGREE + 1)], rest)
     bits = builder.shl(builder.bitcast(shifted, vectors.whole), vectors.integer(23))
     scaled = builder.fmul(found, builder.bitcast(builder.add(bits, vectors.integer(_ONE)), vector))
@@ -47,16 +47,8 @@ def define_logarithm(module: ir.Module, lanes: int) -> ir.Function:
     m = builder.bitcast(builder.sub(bits, builder.shl(halvings, mantissa)), vector)
     share = builder.fdiv(builder.fsub(m, one), builder.fadd(m, one))
     series = vectors.polynomial([2 / (2 * power + 1) for power in range(1, _TERMS)], builder.fmul(share, share))
-    odd = vectors.known("fma", builder.fmul(share, builder.fmul(share, share)), series, builder.fadd(share, share))
+    odd = vectors.intrinsic("fma", builder.fmul(share, builder.fmul(share, share)), series, builder.fadd(share, share))
     wide = builder.sitofp(halvings, vector)
-    found = vectors.known("fma", wide, vectors.number(_LOG2_HIGH), vectors.known("fma", wide, vectors.number(_LOG2_LOW), odd))
+    found = vectors.intrinsic("fma", wide, vectors.number(_LOG2_HIGH), vectors.intrinsic("fma", wide, vectors.number(_LOG2_LOW), odd))
     builder.ret(builder.select(builder.fcmp_unordered("uno", x, x), x, found))
     return made
-
-
-def halved(builder: Builder, vector: Value, lanes: int) -> tuple[Value, Value]:
-    """The two halves of a vector."""
-    half = lanes // 2
-    places = [ir.Constant(ir.VectorType(i32, half), list(range(first, first + half))) for first in (0, half)]
-    lower, upper = (builder.shuffle_vector(vector, vector, place) for place in places)
-    return lower, upper

@@ -16,14 +16,14 @@ _POLYNOMIAL = (
 def define_tanh(module: ir.Module, lanes: int) -> ir.Function:
     """`<lanes x float> tanh(<lanes x float>)`: odd to the bit, 1 exactly for large numbers, NaN stays NaN."""
     made, builder, vectors, x = _function(module, "tanh", lanes)
-    size = vectors.known("fabs", x)
+    size = vectors.intrinsic("fabs", x)
     square = builder.fmul(size, size)
-    near = vectors.known("fma", builder.fmul(size, square), vectors.polynomial(_POLYNOMIAL, square), size)
+    near = vectors.intrinsic("fma", builder.fmul(size, square), vectors.polynomial(_POLYNOMIAL, square), size)
     e = builder.call(define_exponential(module, lanes), [builder.fmul(size, vectors.number(-2.0))])
     one = vectors.number(1.0)
     far = builder.fsub(one, builder.fdiv(builder.fadd(e, e), builder.fadd(one, e)))
     found = builder.select(builder.fcmp_ordered("<", size, vectors.number(_NEAR)), near, far)
-    builder.ret(vectors.known("copysign", found, x))
+    builder.ret(vectors.intrinsic("copysign", found, x))
     return made
 
 
@@ -31,7 +31,7 @@ def define_logistic(module: ir.Module, lanes: int) -> ir.Function:
     """`<lanes x float> logistic(<lanes x float>)`: 1 / (1 + exp(-x)), 0 below `LOWEST`, NaN stays NaN."""
     made, builder, vectors, x = _function(module, "logistic", lanes)
     one = vectors.number(1.0)
-    e = builder.call(define_exponential(module, lanes), [builder.fneg(vectors.known("fabs", x))])  # never overflows
+    e = builder.call(define_exponential(module, lanes), [builder.fneg(vectors.intrinsic("fabs", x))])  # never overflows
     above = builder.select(builder.fcmp_ordered("<", x, vectors.number(0.0)), e, one)
     builder.ret(builder.fdiv(above, builder.fadd(one, e)))
     return made

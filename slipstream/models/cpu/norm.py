@@ -14,7 +14,6 @@ from slipstream.models.cpu.emit import counting, declared, f32, folded, i64
 from slipstream.models.cpu.handler import Kernel
 from slipstream.models.cpu.tile import Registers, spread_out
 
-
 _COST = 2  # multiplications that a number counts for
 
 

@@ -15,13 +15,22 @@ def attends(width: int, page_tokens: int) -> bool:
 
 
 def attend(
-    q: jax.Array, keys: jax.Array, values: jax.Array, tables: jax.Array, positions: jax.Array, window: int | jax.Array, scale: float
+    q: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    tables: jax.Array,
+    positions: jax.Array,
+    window: int | jax.Array,
+    scale: float,
+    softcap: float | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """q [u, x, h, k], keys [p, g, k, B] and values [p, g, B, k] as pools hold them, tables [u, j], positions [u, x] -> mixed [u, x, h, k],
-    the largest score and the sum of exp(score - largest) [u, x, h], all float32. See `cpu.attention`."""
-    shapes = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (q.shape, q.shape[:3], q.shape[:3]))
-    numbers = (jnp.asarray(tables, jnp.int32), jnp.asarray(positions, jnp.int32), jnp.asarray(window, jnp.int32), jnp.float32(scale))
-    mixed, peak, total = jax.ffi.ffi_call(known(attention_kernel, _stored(keys)), shapes)(q.astype(jnp.float32), keys, values, *numbers)
+    """q [u, x, h, k], keys [p, g, k, B] and values [p, g, B, k] as pools hold them, tables [u, j], positions [u, x] -> mixed [u, x, h, k]
+    of q's type, and float32 the largest score and the sum of exp(score - largest) [u, x, h]. See `cpu.attention`."""
+    kernel = known(attention_kernel, q.dtype.name, _stored(keys))
+    of_rows = jax.ShapeDtypeStruct(q.shape[:3], jnp.float32)
+    where = (jnp.asarray(array, jnp.int32) for array in (tables, positions, window))
+    call = jax.ffi.ffi_call(kernel, (jax.ShapeDtypeStruct(q.shape, q.dtype), of_rows, of_rows))
+    mixed, peak, total = call(q, keys, values, *where, jnp.float32(scale), jnp.float32(softcap or 0.0))
     return mixed, peak, total
 
 

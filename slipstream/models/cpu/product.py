@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from slipstream.models.cpu.emit import Builder, Structure, Type, Value, counting, element, f32, function, i64, least, most, nothing, pointer
 from slipstream.models.cpu.handler import Call, Kernel
-from slipstream.models.cpu.tile import STORED, Registers, Tile, by_tiles, store_as, vector_of
+from slipstream.models.cpu.tile import STORED, Registers, Tile, by_tiles, store_as, widened
 
 PANEL = 32  # columns
 BLOCK = 512  # inputs that are summed in registers: their weights stay in the first two caches
@@ -153,9 +153,9 @@ def _define_finish(module: ir.Module, form: Form) -> ir.Function:
 
     def use(row: Value, column: Value, lanes: int) -> None:
         at = element(builder, f32, sums, builder.add(builder.mul(row, i64(PANEL)), column))
-        found = vector_of(builder, "float32", at, lanes)
+        found = widened(builder, "float32", at, lanes)
         if form.scaled:
-            found = builder.fmul(found, vector_of(builder, "float32", element(builder, f32, scale, column), lanes))
+            found = builder.fmul(found, widened(builder, "float32", element(builder, f32, scale, column), lanes))
         store_as(builder, form.out, found, element(builder, STORED[form.out], out, builder.add(builder.mul(row, columns), column)))
 
     whole = builder.sub(number, builder.urem(number, i64(_LANES)))

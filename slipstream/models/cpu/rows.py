@@ -68,11 +68,11 @@ def log_softmax(logits: jax.Array, temperature: jax.Array | float, known: int | 
     n, v = logits.shape
     divisor = jnp.broadcast_to(jnp.asarray(temperature, jnp.float32).reshape(-1), (n,))
     shapes = (jax.ShapeDtypeStruct((n, v), jnp.float32), jax.ShapeDtypeStruct((n, 1), jnp.float32))
-    log_probs, total = jax.ffi.ffi_call(known_kernel(softmax_kernel, None), shapes)(logits, divisor, jnp.int32(v if known is None else known))
+    log_probs, total = jax.ffi.ffi_call(known_kernel(softmax_kernel), shapes)(logits, divisor, jnp.int32(v if known is None else known))
     return log_probs, total
 
 
 def block_shares(log_probs: jax.Array, width: int) -> jax.Array:
     """Probabilities [n, width] of blocks, each of every width-th id, by float32 log-probs [n, v]; width divides v."""
     shape = jax.ShapeDtypeStruct((log_probs.shape[0], width), jnp.float32)
-    return jax.ffi.ffi_call(known_kernel(shares_kernel, None), shape)(log_probs)
+    return jax.ffi.ffi_call(known_kernel(shares_kernel), shape)(log_probs)

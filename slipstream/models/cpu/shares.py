@@ -9,7 +9,7 @@ from slipstream.models.cpu.tile import Registers
 _COST = 32  # multiplications that an id counts for
 
 
-def shares_kernel(_: None, held: Registers) -> Kernel:
+def shares_kernel(held: Registers) -> Kernel:
     """log-probs float32 [n, v] -> shares float32 [n, w] of blocks, each of every w-th id, summed in the order of ids; w divides v."""
     del held  # vectors are as wide everywhere
     return row_kernel("block_shares", ("log_probs",), ("shares",), {"ids": (0, 1), "width": (1, 1)}, _COST, _define, together=1)

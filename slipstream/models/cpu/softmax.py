@@ -16,7 +16,7 @@ NEVER = -1e30  # logit of an id that has no probability; finite, so that 0 * log
 _COST = 32  # multiplications that an id counts for
 
 
-def softmax_kernel(_: None, held: Registers) -> Kernel:
+def softmax_kernel(held: Registers) -> Kernel:
     """logits [n, v] and divisor [n], float32, known int32 [] -> log-probs [n, v] and log-sum-exp [n, 1]; v a multiple of `LANES`."""
     del held  # vectors are as wide everywhere
     inputs, outputs = ("logits", "divisor", "known"), ("log_probs", "total")
@@ -26,7 +26,9 @@ def softmax_kernel(_: None, held: Registers) -> Kernel:
 def _define(row: Row) -> None:
     builder, width, vectors = row.builder, row.lengths["width"], Vectors(row.builder, LANES)
     start, exponential = builder.mul(row.index, width), define_exponential(row.module, LANES)
-    divisor, known = (spread_out(builder, one, LANES) for one in (row.number("divisor", row.index), builder.trunc(row.integer("known"), i32)))
+    divisor, known = (
+        spread_out(builder, one, LANES) for one in (row.number("divisor", row.index), builder.trunc(row.integer("known"), i32))
+    )
     never, zeros, lanes = vectors.number(NEVER), vectors.number(0.0), ir.Constant(vectors.whole, list(range(LANES)))
 
     def place(column: Value) -> Value:

@@ -13,6 +13,7 @@ from slipstream.models.cpu.emit import (
     Builder,
     Type,
     Value,
+    Vectors,
     counting,
     declared,
     element,
@@ -83,9 +84,9 @@ class Tile:
                 ask_for(
                     module, builder, element(builder, kind, at, builder.mul(column_stride, i64(self.ahead))), self.width * size_of(kind)
                 )
-            widened = {place: vector_of(builder, self.stored, element(builder, kind, at, i64(place)), self.lanes) for place in places}
+            wide = {place: widened(builder, self.stored, element(builder, kind, at, i64(place)), self.lanes) for place in places}
             spread = [spread_out(builder, builder.load(element(builder, f32, own, loop.index), typ=f32), self.lanes) for own in own_x]
-            loop.then = [builder.call(fused, [spread[row], widened[place], now]) for (row, place), now in zip(cells, loop.now, strict=True)]
+            loop.then = [builder.call(fused, [spread[row], wide[place], now]) for (row, place), now in zip(cells, loop.now, strict=True)]
         targets = [element(builder, f32, out, builder.add(builder.mul(out_stride, i64(row)), i64(place))) for row, place in cells]
         with builder.if_else(add) as (then, otherwise):
             with then:
@@ -120,8 +121,8 @@ def size_of(kind: Type) -> int:
     return 4 if kind is f32 else kind.width // 8
 
 
-def vector_of(builder: Builder, stored: str, at: Value, lanes: int) -> Value:
-    """Numbers from an address on as float32, which holds them all."""
+def widened(builder: Builder, stored: str, at: Value, lanes: int) -> Value:
+    """Stored numbers, from an address on, as float32, which holds them all."""
     kind, wide = STORED[stored], ir.VectorType(i32, lanes)
     loaded = builder.load(at, align=size_of(kind), typ=ir.VectorType(kind, lanes))
     if stored == "float32":
@@ -132,24 +133,17 @@ def vector_of(builder: Builder, stored: str, at: Value, lanes: int) -> Value:
     return builder.bitcast(builder.shl(builder.zext(loaded, wide), upper_half), ir.VectorType(f32, lanes))
 
 
-def store_as(builder: Builder, stored: str, vector: Value, at: Value) -> None:
-    """A vector of float32 to an address, as float32 or rounded to the nearest bfloat16 (of two equally near ones the even one)."""
-    if stored == "float32":
-        builder.store(vector, at, align=4)
-        return
-    lanes = vector.type.count
-    wide = ir.VectorType(i32, lanes)
-
-    def number(value: int) -> Value:
-        return ir.Constant(wide, [value] * lanes)
-
-    bits = builder.bitcast(vector, wide)
-    upper = builder.lshr(bits, number(16))
-    half = builder.add(builder.and_(upper, number(1)), number(0x7FFF))
-    rounded = builder.lshr(builder.add(bits, half), number(16))
-    quiet = builder.or_(upper, number(0x40))  # what is no number must not round to infinity
-    found = builder.select(builder.fcmp_unordered("uno", vector, vector), quiet, rounded)
-    builder.store(builder.trunc(found, ir.VectorType(i16, lanes)), at, align=2)
+def store_as(builder: Builder, stored: str, numbers: Value, at: Value) -> None:
+    """A vector of float32 to an address, as it is stored: bfloat16 is the nearest one, of two as near the even one. NaN stays NaN."""
+    if stored == "bfloat16":
+        vectors = Vectors(builder, numbers.type.count)
+        bits, sixteen = builder.bitcast(numbers, vectors.whole), vectors.integer(16)
+        odd = builder.and_(builder.lshr(bits, sixteen), vectors.integer(1))
+        nearest = builder.add(bits, builder.add(odd, vectors.integer(0x7FFF)))
+        quiet = builder.or_(bits, vectors.integer(0x400000))  # what says that it is no number must not be in the half that is dropped
+        upper = builder.lshr(builder.select(builder.fcmp_unordered("uno", numbers, numbers), quiet, nearest), sixteen)
+        numbers = builder.trunc(upper, ir.VectorType(i16, vectors.lanes))
+    builder.store(numbers, at, align=size_of(STORED[stored]))
 
 
 def ask_for(module: ir.Module, builder: Builder, address: Value, size: int) -> None:

@@ -14,7 +14,9 @@ HALF_LANES = 8  # widths of heads are multiples of twice as many: a half is look
 def turn_kernel(stored: str, held: Registers) -> Kernel:
     """x [n, h, k] of the type `stored`, cos and sin float32 [n, k / 2] -> turned x."""
     del held  # vectors are as wide everywhere
-    return row_kernel(f"turn_{stored}", ("x", "cos", "sin"), ("turned",), {"heads": (0, 1), "width": (0, 2)}, _COST, partial(_define, stored))
+    return row_kernel(
+        f"turn_{stored}", ("x", "cos", "sin"), ("turned",), {"heads": (0, 1), "width": (0, 2)}, _COST, partial(_define, stored)
+    )
 
 
 def _define(stored: str, row: Row) -> None:
