@@ -13,6 +13,7 @@ from slipstream.cli.bench.overlap import overlap_command
 from slipstream.cli.bench.packing import packing_command
 from slipstream.cli.bench.products import products_command
 from slipstream.cli.bench.quickstart import quickstart_command
+from slipstream.cli.bench.rows import rows_command
 from slipstream.cli.bench.staleness import staleness_command
 from slipstream.cli.bench.turns import turns_command
 from slipstream.cli.bench.weights import weights_command
@@ -29,6 +30,7 @@ bench_app.command("packing")(packing_command)
 bench_app.command("objectives")(objectives_command)
 bench_app.command("products")(products_command)
 bench_app.command("quickstart")(quickstart_command)
+bench_app.command("rows")(rows_command)
 bench_app.command("staleness")(staleness_command)
 bench_app.command("turns")(turns_command)
 bench_app.command("weights")(weights_command)
