@@ -108,7 +108,7 @@ def test_a_device_that_gives_few_rows_other_bits_has_one_program(part: str, deco
 
     monkeypatch.setattr(row_counts, "LEAST_WIDTH", SPEC.d_model)
     monkeypatch.setattr(row_counts, "decode", other_bits)
-    monkeypatch.setattr(row_counts, "FAST", EXACT)
+    monkeypatch.setattr(row_counts, "SAMPLING", EXACT)
     assert sum(line.startswith("decode") for line in engine(slots=32, page_tokens=16).warm_up()) == decode_programs
 
 

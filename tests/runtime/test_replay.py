@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from slipstream.runtime.redraw import Redraw, turns
 from slipstream.runtime.replay import Difference, Repeated, Replay, _Drawn
 from slipstream.telemetry.recorded import read_batch
 from slipstream.telemetry.run_directory import RunDirectory
+from slipstream.weights.store import MemoryStore
 from tests.runtime.runs import rows
 
 Undisturbed = Callable[[str], Path]
@@ -71,7 +73,11 @@ def test_a_sample_that_another_sampler_went_on_with_comes_out_too(run: Path) -> 
     rollout = max(read_batch(run / "rollouts", 7)[0].rollouts, key=lambda one: len(one.completion_ids))
     tokens = len(rollout.completion_ids)
     rollout = replace(rollout, versions=np.array([6, 6, *[7] * (tokens - 2)], np.int32))
-    redraw = Redraw(replay._engine, replay._store, 1.0, (), lambda sampler, version: "keep")
+    store = MemoryStore(keep=2)  # the tiny recipe seldom learns: another version need not have other weights
+    old = replay._store.get(6)
+    store.publish(old)
+    store.publish(replace(old, version=7, params=jax.tree.map(lambda leaf: leaf * 1.01, old.params)))
+    redraw = Redraw(replay._engine, store, 1.0, (), lambda sampler, version: "keep")
     kept = next(iter(redraw.draw(turns(rollout), 8)))[1]
     over = next(redraw.taken_over(next(turns(rollout))))
     assert (len(kept.completion_ids), len(over.completion_ids)) == (tokens, tokens)
