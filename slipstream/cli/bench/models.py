@@ -46,13 +46,13 @@ def _prefill(spec, params, limits, precision: str, tokens: int = 128, calls: int
     from slipstream.engine.plan import Chunk
     from slipstream.engine.programs import prefill
     from slipstream.engine.units import prefill_calls
-    from slipstream.models.numerics import FAST
+    from slipstream.models.numerics import SAMPLING
 
     weights, dtype = _prepared(spec, params, precision)
     shapes, pages = _cache(spec, dtype, rows=1, context=tokens)
     chunk = Chunk(key=("", 0), row=0, start=0, token_ids=(1,) * tokens, table=tuple(range(shapes.table_pages)))
     (units,) = prefill_calls([chunk], shapes)
-    compiled, seconds = _compiled(prefill, (weights, spec, pages, units), numerics=FAST)
+    compiled, seconds = _compiled(prefill, (weights, spec, pages, units), numerics=SAMPLING)
     state = {"pages": pages}
 
     def run():
@@ -71,7 +71,7 @@ def _decode(spec, params, limits, precision: str, slots: int, context: int = 256
 
     from slipstream.engine.programs import Rows, decode
     from slipstream.engine.sampling import plain_rows
-    from slipstream.models.numerics import FAST
+    from slipstream.models.numerics import SAMPLING
 
     weights, dtype = _prepared(spec, params, precision)
     shapes, pages = _cache(spec, dtype, rows=slots, context=context)
@@ -83,7 +83,7 @@ def _decode(spec, params, limits, precision: str, slots: int, context: int = 256
         tables=jnp.asarray(np.arange(shapes.scratch, dtype=np.int32).reshape(slots, -1)),
         sampling=plain_rows(slots),
     )
-    compiled, seconds = _compiled(decode, (weights, spec, pages, rows), steps=steps, numerics=FAST)
+    compiled, seconds = _compiled(decode, (weights, spec, pages, rows), steps=steps, numerics=SAMPLING)
     state = {"pages": pages}
 
     def run():
@@ -119,6 +119,7 @@ def _training(spec, params, limits, scan: bool, rows: int = 4, tokens: int = 128
     import numpy as np
 
     from slipstream.models.numerics import FAST
+    from slipstream.train.columns import Columns
     from slipstream.train.objectives.sft import sft
     from slipstream.train.packing import Microbatch
     from slipstream.train.update import Layout, accumulate, zero_gradient
@@ -136,13 +137,13 @@ def _training(spec, params, limits, scan: bool, rows: int = 4, tokens: int = 128
         **numbers,
     )
     layout = Layout(scan=scan, remat=True)
-    one = jnp.float32(1.0)
-    arguments = (params, spec, layout, sft, zero_gradient(params), batch, None, one, one)
+    columns, temperature = Columns(weights=batch.loss_mask), jnp.float32(1.0)
+    arguments = (params, spec, layout, sft, zero_gradient(params), batch, columns, temperature)
     compiled, seconds = _compiled(accumulate, arguments, numerics=FAST)
     state = {"gradient": arguments[4]}
 
     def run():
-        state["gradient"], statistics = compiled(params, state["gradient"], batch, None, one, one)
+        state["gradient"], statistics = compiled(params, state["gradient"], batch, columns, temperature)
         return statistics
 
     operations = 8 * (layer_parameters(spec) + spec.vocab * spec.d_model) * rows * tokens
